@@ -36,12 +36,12 @@ from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.moving_keys import complete_messages
 from airflow_paimon.data.rows_digest import rows_digest, total_of
 from airflow_paimon.data.write import (
-    RowTargets,
+    PartitionsOf,
     TableWrite,
     WriteMode,
     discard_files,
+    partitions_of_rows,
     plan_write,
-    targets_of_rows,
     write_rows,
 )
 
@@ -102,7 +102,7 @@ def write_arrow(
             replace(options, identity=identity),
             write_files=lambda write: write_rows(write, _batches(data, write)),
             attempts=_ATTEMPTS,
-            targets=targets_of_rows(data, table.store, table.label),
+            partitions=partitions_of_rows(data, table.store, table.label),
         )
 
     content = None if operation_id is None else _content_digest(data)
@@ -208,7 +208,7 @@ def commit_with_retries(
     attempts: int,
     read_head: Callable[[], bool] = lambda: False,
     tasks: int = 1,
-    targets: RowTargets | None = None,
+    partitions: PartitionsOf = lambda _: None,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
 
@@ -216,7 +216,7 @@ def commit_with_retries(
     ``tasks``: how many may write one new partition with dynamic buckets.
     """
     for number in range(1, attempts + 1):
-        write = plan_write(table, overwrite=mode.overwrites, chained=True, tasks=tasks, targets=targets)
+        write = plan_write(table, overwrite=mode.overwrites, chained=True, tasks=tasks, partitions=partitions)
         messages = write_files(write)
         try:
             messages = complete_messages(table, write, messages, mode)

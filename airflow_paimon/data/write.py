@@ -22,11 +22,11 @@ from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.hash_index import Hashes
-from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileSource
+from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.bucket import bucket_of_rows, function_problem, hash_rows
+from airflow_paimon.core.table.bucket import bucket_of_rows, hash_rows
 from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.dynamic_buckets_plan import BUCKET_BITS, BUCKET_MASK, Assigner
 from airflow_paimon.core.table.features import check_writable
@@ -35,13 +35,13 @@ from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, escape_path_name
-from airflow_paimon.core.table.partitions import BucketSelection, PartitionSpec, StoredPartitions, encode_partition
+from airflow_paimon.core.table.partitions import PartitionSpec, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
-from airflow_paimon.data.files.conform import partition_columns, some_columns
+from airflow_paimon.data.files.conform import partition_columns
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure, delete_unused
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.sorted_runs import Part, RunBuffer, changes_to_write, merges_in_parts, runs_to_write
@@ -55,7 +55,6 @@ SORT_BYTES = 64 << 20
 """Bytes that it sorts at once: what fits a core's cache and is merged then costs less than sorting all at once."""
 
 _MOST_ROWS_TO_LOOK_AT = 1_000_000
-_MOST_ROWS_TO_HASH = 20_000
 
 KnownBuckets = npt.NDArray[np.int64]
 """The bucket of each row whose key a look-up has found, else -1."""
@@ -76,15 +75,8 @@ class WriteMode:
         return self.name != "append"
 
 
-@dataclass(frozen=True, slots=True)
-class RowTargets:
-    """Where the rows of a write go, by the table's schema, as far as that is known before; None = anywhere.
-
-    ``partitions``: in canonical form. ``buckets``: out of as many as the option ``bucket`` says.
-    """
-
-    partitions: Callable[[TableSchema], frozenset[bytes] | None] = lambda schema: None
-    buckets: Callable[[TableSchema], frozenset[int] | None] = lambda schema: None
+PartitionsOf = Callable[[TableSchema], frozenset[bytes] | None]
+"""Finds the partitions, in canonical form, to which the rows of a write go; None: not known before, any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +85,10 @@ class TableWrite:
 
     ``total_buckets`` and ``next_sequence`` are those of the table's live files as of ``planned_on``; they are empty for
     a write that ``replaces`` the partitions that it writes to. ``only``: the partitions that were looked at, in their
-    canonical form; None = all. ``only_buckets``: the buckets that were looked at, likewise. ``dynamic``: of a table
-    with dynamic buckets. ``tasks_share_buckets``: rows of one bucket, also of one key, come to several tasks.
-    ``stores_row_ids``: the rows have ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` and keep them. ``stored_partitions``: how the
-    live files of a bucket store its partition, where that is not the canonical form.
+    canonical form; None = all. ``dynamic``: of a table with dynamic buckets. ``tasks_share_buckets``: rows of one
+    bucket, also of one key, come to several tasks. ``stores_row_ids``: the rows have ``_ROW_ID`` and
+    ``_SEQUENCE_NUMBER`` and keep them. ``stored_partitions``: how the live files of a bucket store its partition, where
+    that is not the canonical form.
     """
 
     store: Store
@@ -107,7 +99,6 @@ class TableWrite:
     next_sequence: Mapping[BucketKey, int] = field(default_factory=dict)
     stored_partitions: Mapping[BucketKey, bytes] = field(default_factory=dict)
     only: frozenset[bytes] | None = None
-    only_buckets: frozenset[int] | None = None
     replaces: bool = False
     source: FileSource = FileSource.APPEND
     stores_row_ids: bool = False
@@ -161,31 +152,25 @@ def plan_write(
     tasks: int = 1,
     tasks_share_buckets: bool = False,
     by_buckets: bool = False,
-    targets: RowTargets | None = None,
+    partitions: PartitionsOf = lambda _: None,
     scan: ScanPlan | None = None,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
     ``chained``: branches of chain tables may be written; the caller reports what becomes stale.
     ``tasks_share_buckets``: rows of one bucket come to several tasks. For dynamic buckets, ``tasks``: how many may
-    write one new partition. ``by_buckets``: see ``check_writable``. ``targets``: only their files are read. ``scan``:
-    the head's files of all partitions that get rows, if they have been read.
+    write one new partition. ``by_buckets``: see ``check_writable``. ``partitions``: only their files are read.
+    ``scan``: the head's files of all partitions that get rows, if they have been read.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
     """
-    targets = targets or RowTargets()
     schema = table.schema() if scan is None else scan.schema
     check_writable(schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=by_buckets)
     if waits_for_compaction(schema, table.branch_name):
         record_expiry(schema, 0, table.label)  # else the compaction after the commit would refuse these options
     head = table.latest_snapshot() if scan is None else scan.snapshot
-    only = None if schema.crosses_partitions or overwrite else targets.partitions(schema)
-    fixed = TableOptions(schema.options).bucket > 0 and not overwrite and not schema.crosses_partitions
-    only_buckets = targets.buckets(schema) if fixed and scan is None else None
-    live = None if only_buckets is None else _places_in_buckets(table, schema, head, only, only_buckets)
-    if live is None:
-        only_buckets = None
-        live = () if overwrite else _places(table, schema, head, only, scan)
+    only = None if schema.crosses_partitions or overwrite else partitions(schema)
+    live = () if overwrite else _places(table, schema, head, only, scan)
     totals, sequences, forms = _in_live_files(table.label, live)
     return TableWrite(
         store=table.store,
@@ -196,7 +181,6 @@ def plan_write(
         next_sequence=sequences,
         stored_partitions=forms,
         only=only,
-        only_buckets=only_buckets,
         replaces=overwrite,
         dynamic=plan_dynamic_buckets(
             table,
@@ -228,22 +212,7 @@ def _places(
     if scan is not None:
         return _places_in(scan)
     stored = StoredPartitions(schema)
-    return _places_of(live_columns(table, head, None if only is None else stored.those(only)), stored)
-
-
-def _places_in_buckets(
-    table: Table, schema: TableSchema, head: Snapshot | None, only: frozenset[bytes] | None, buckets: frozenset[int]
-) -> Iterable[_Place] | None:
-    """Return where the live files of these buckets are; None where a partition that is looked at has another number of
-    buckets than the option says, which all of its files tell: its rows go to other buckets.
-    """
-    stored, total = StoredPartitions(schema), TableOptions(schema.options).bucket
-    partitions = None if only is None else stored.those(only)
-    found = live_columns(table, head, BucketSelection(partitions, lambda n: buckets if n == total else None))
-    return _places_of(found, stored) if set(found.total_buckets) <= {total} else None
-
-
-def _places_of(c: EntryColumns, stored: StoredPartitions) -> Iterable[_Place]:
+    c = live_columns(table, head, None if only is None else stored.those(only))
     keys = map(BucketKey, map(stored.canonical, c.partitions), c.buckets)
     return map(_Place, c.partitions, keys, c.total_buckets, c.max_sequence_numbers)
 
@@ -274,14 +243,7 @@ def _in_live_files(
     return totals, sequences, {key: stored for key, stored in forms.items() if stored != key.partition}
 
 
-def targets_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str) -> RowTargets:
-    """Return the targets of these rows; raises as ``partitions_of_rows``."""
-    return RowTargets(partitions_of_rows(data, store, label), buckets_of_rows(data, label))
-
-
-def partitions_of_rows(
-    data: pa.Table | pa.RecordBatch, store: Store, label: str
-) -> Callable[[TableSchema], frozenset[bytes] | None]:
+def partitions_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str) -> PartitionsOf:
     """Return what finds the partitions of rows; None where there are so many rows that looking at all files costs less.
 
     Raises:
@@ -299,32 +261,6 @@ def partitions_of_rows(
             own = partition_columns(batch, schema, label)
             partitions.update(p for p, _ in _partition_codes(store, schema, label, own)[1])
         return frozenset(partitions)
-
-    return found
-
-
-def buckets_of_rows(data: pa.Table | pa.RecordBatch, label: str) -> Callable[[TableSchema], frozenset[int] | None]:
-    """Return what finds the fixed buckets of rows by the option ``bucket``; None where those would not be few."""
-
-    def found(schema: TableSchema) -> frozenset[int] | None:
-        options = TableOptions(schema.options)
-        names, total = schema.bucket_keys, options.bucket
-        if not names or data.num_rows * 2 > min(total, _MOST_ROWS_TO_HASH):
-            return None
-        if any(name not in schema.field_names or data.schema.names.count(name) != 1 for name in names):
-            return None
-        types = [schema.field(name).type for name in names]
-        if function_problem(options.bucket_function, types) is not None:
-            return None
-        rows = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        buckets: set[int] = set()
-        try:
-            for batch in rows.select(list(names)).to_batches():
-                columns = some_columns(batch, schema, names, label).columns
-                buckets.update(bucket_of_rows(columns, types, total, options.bucket_function).tolist())
-        except InvalidInputError:
-            return None  # it comes with the rows
-        return frozenset(buckets)
 
     return found
 
@@ -527,8 +463,6 @@ class BucketWriter:
         self._write = write
         if write.only is not None and partition not in write.only:  # its sequence numbers would begin at 0
             raise AssertionError(f"{write.label}: rows came for a partition that the write was not planned for")
-        if write.only_buckets is not None and bucket not in write.only_buckets:
-            raise AssertionError(f"{write.label}: rows came for a bucket that the write was not planned for")
         self._key = BucketKey(partition, bucket)
         self._total = write.buckets_of(partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         self._target = FileTarget(

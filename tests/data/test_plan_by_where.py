@@ -21,11 +21,9 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows
-from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.planner import pin, plan_pinned, plan_rows
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.data.write import TableWrite, plan_write, targets_of_rows, write_rows
 from tests.core.tables import run
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
@@ -122,11 +120,7 @@ def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_fo
     assert rows.batches().read_all() == whole
 
 
-def plan_for(table: Table, rows: pa.Table) -> TableWrite:
-    return plan_write(table, targets=targets_of_rows(rows, table.store, "t"))
-
-
-def test_a_write_of_few_rows_looks_at_their_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_of_few_rows_into_partitions_with_different_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sequence numbers go on from those of all files of a bucket, in a partition with more buckets as well."""
     monkeypatch.setattr(encoder, "BLOCK_BYTES", 1)
     monkeypatch.setattr(manifest_blocks, "_FEWEST", 2)
@@ -158,16 +152,3 @@ def test_a_write_of_few_rows_looks_at_their_buckets(monkeypatch: pytest.MonkeyPa
         numbers.setdefault((e.partition, e.bucket), []).append((e.file.min_sequence_number, e.file.max_sequence_number))
     for spans in map(sorted, numbers.values()):
         assert all(before[1] < after[0] for before, after in pairwise(spans))
-    rows = pa.table({"k": [1], "v": ["x"], "dt": ["c"]})
-    planned = plan_for(table, rows)
-    assert planned.only_buckets is not None
-    assert {key.bucket for key in planned.next_sequence} <= planned.only_buckets
-    whole = plan_write(table)
-    assert planned.next_sequence.items() <= whole.next_sequence.items()
-    with pytest.raises(AssertionError, match="not planned for"):
-        others = pa.record_batch({"k": list(range(50)), "v": ["x"] * 50, "dt": ["c"] * 50})
-        write_rows(planned, [conform_rows(others, planned.schema, "t")])
-    rows = pa.table({"k": [1], "v": ["x"], "dt": ["a"]})
-    older = plan_for(table, rows)
-    assert older.only_buckets is None, "its files are of another number of buckets"
-    assert set(older.total_buckets.values()) == {4}

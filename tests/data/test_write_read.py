@@ -42,7 +42,6 @@ from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import (
     BucketWriter,
     RowsWriter,
-    RowTargets,
     distribute,
     partitions_of_rows,
     plan_write,
@@ -454,7 +453,7 @@ def test_a_write_of_few_rows_looks_at_the_files_of_their_partitions_only(tmp_pat
     for _ in range(2):
         write_arrow(table, rows_of(columns, rows))
     few = rows_of(columns, [{"p": p, "q": q, "k": 1, "v": "new"} for p, q in [(0.0, "a"), (9.0, "z"), (7.0, "b")]])
-    partly = plan_write(table, targets=RowTargets(partitions_of_rows(few, table.store, table.label)))
+    partly = plan_write(table, partitions=partitions_of_rows(few, table.store, table.label))
     whole = plan_write(table)
     assert partly.only is not None
     assert len(partly.only) == 3

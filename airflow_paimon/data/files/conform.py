@@ -75,19 +75,12 @@ def conform_rows(
 
 def partition_columns(rows: pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
     """Return the partition columns as ``conform_rows`` does; what the other columns lack is not looked at."""
-    return some_columns(rows, schema, schema.partition_keys, label)
-
-
-def some_columns(rows: pa.RecordBatch, schema: TableSchema, names: Sequence[str], label: str) -> pa.RecordBatch:
-    """Return these columns as ``conform_rows`` does; what the others lack is not looked at."""
     masked = {name.lower() for name in masked_names(schema)}
-    keys = set(schema.primary_keys)
-    fields = [schema.field(name) for name in names]
+    fields, keys = schema.partition_fields, set(schema.primary_keys)
     columns = [_column(rows, f, label, required=f.name in keys, masked=f.name.lower() in masked) for f in fields]
     for field, column in zip(fields, columns, strict=True):
-        if field.name in keys or field.name in schema.partition_keys:
-            _check_date(column, field, label)
-    return pa.RecordBatch.from_arrays(columns, names=[f.name for f in fields])
+        _check_date(column, field, label)
+    return pa.RecordBatch.from_arrays(columns, names=list(schema.partition_keys))
 
 
 def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, columns: Sequence[pa.Array], label: str) -> pa.Array:

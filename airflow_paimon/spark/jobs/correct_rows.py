@@ -25,7 +25,7 @@ from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correction import CorrectionBase, properties, result_of
 from airflow_paimon.spark.jobs.correction_sources import source_name
@@ -114,7 +114,7 @@ def with_files(
             by_buckets=True,
             chained=is_chain_rows(branch),
             scan=live,
-            targets=RowTargets(partitions=lambda _: only),
+            partitions=lambda _: only,
         ),
         limits={key_of(s): highest_sequence(s.files) for s in at_base.splits},
     )

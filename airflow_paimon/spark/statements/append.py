@@ -26,7 +26,7 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
-from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
 from airflow_paimon.spark.rows_in import rebalanced
@@ -129,7 +129,7 @@ class _AppendStatement:
                 only = frozenset(canonical(s.partition) for s in scan.splits)
             else:
                 written = target.whole()  # a row can get into any partition, with its own number of buckets
-        return copy_on_write(scan, plan_write(target.table, scan=written, targets=RowTargets(lambda schema: only)))
+        return copy_on_write(scan, plan_write(target.table, scan=written, partitions=lambda _: only))
 
     def _stays(self) -> bool:
         """Whether all rows stay in their partitions, and none is inserted."""

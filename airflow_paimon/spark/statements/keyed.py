@@ -33,7 +33,7 @@ from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.data.write import RowTargets, TableWrite, plan_write
+from airflow_paimon.data.write import TableWrite, plan_write
 from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult, live_buckets, run_buckets
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
 from airflow_paimon.spark.statements.evaluate import (
@@ -161,7 +161,7 @@ class _KeyedChange:
             table,
             tasks=cores_of(self.spark),
             scan=plan,
-            targets=RowTargets(lambda schema: only),
+            partitions=lambda _: only,
             by_buckets=True,
             chained=is_chain_rows(table),
         )
