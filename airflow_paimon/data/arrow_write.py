@@ -219,19 +219,38 @@ def commit_with_retries(
         write = plan_write(table, overwrite=mode.overwrites, chained=True, tasks=tasks, partitions=partitions)
         messages = write_files(write)
         try:
-            messages = complete_messages(table, write, messages, mode)
-            receipt = commit_write(table, write, messages, mode, options, only_planned=read_head())
-        except REFUSALS as error:
-            discard_files(write, messages)
-            if not isinstance(error, ConflictError) or number == attempts:
+            return commit_or_discard_write(table, write, messages, mode, options, only_planned=read_head())
+        except ConflictError as error:
+            if number == attempts:
                 raise
             log.warning("%s: another writer committed first (%s); writing again", table.label, error.message)
-            continue
-        if receipt.replayed:  # another try of the operation was faster and wrote its own files
-            discard_files(write, messages)
-            return receipt, ()
-        return receipt, messages
     raise AssertionError("unreachable")
+
+
+def commit_or_discard_write(
+    table: Table,
+    write: TableWrite,
+    messages: Sequence[CommitMessage],
+    mode: WriteMode,
+    options: CommitOptions,
+    *,
+    only_planned: bool = False,
+) -> tuple[Receipt, Sequence[CommitMessage]]:
+    """Commit what tasks have written, with what belongs to it (``complete_messages``); returns what was committed.
+    Without a commit of them the files are deleted, as those of a try that another one has overtaken.
+
+    Raises:
+        REFUSALS: why nothing was committed.
+    """
+    try:
+        messages = complete_messages(table, write, messages, mode)
+        receipt = commit_write(table, write, messages, mode, options, only_planned=only_planned)
+    except REFUSALS:
+        discard_files(write, messages)
+        raise
+    if receipt.replayed:
+        discard_files(write, messages)
+    return receipt, () if receipt.replayed else messages
 
 
 def _content_digest(data: pa.Table | pa.RecordBatch) -> str:

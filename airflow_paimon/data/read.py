@@ -39,7 +39,7 @@ from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.key_lookup import matching_rows
 from airflow_paimon.data.files.pruning import Filter, keep, partition_bounds, row_group_bounds
-from airflow_paimon.data.files.read import FileBatch, RowFilter, RowGroupFilter, read_data_file
+from airflow_paimon.data.files.read import FileBatch, RowGroupFilter, read_data_file
 from airflow_paimon.data.merge.column_files import beside, columns_of_files
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import MOST_RUNS, merge_runs
@@ -160,7 +160,7 @@ class _SplitReader:
         files = section.files
         anchor = files[0]._replace(max_sequence_number=max(f.max_sequence_number for f in files))
         streams = [
-            self._evolved(file, self._mapping(file, fields), None, None, self._read.batch_rows)
+            self._evolved(file, self._mapping(file, fields), None, self._read.batch_rows)
             for file, fields in columns_of_files(files, self._read.schemas, self._needed)
         ]
         for found in beside(streams, self._read.label):
@@ -212,8 +212,7 @@ class _SplitReader:
     ) -> Iterator[pa.RecordBatch]:
         """Read one file's visible rows. ``prunable``: filter to skip row groups."""
         evolution = self._mapping(file, fields)
-        keep_row_group, keep_rows = self._row_group_filter(evolution, prunable), self._row_filter(evolution)
-        for found in self._evolved(file, evolution, keep_row_group, keep_rows, batch_rows):
+        for found in self._evolved(file, evolution, self._row_group_filter(evolution, prunable), batch_rows):
             yield self._visible(file, found)
 
     def _mapping(self, file: DataFile, fields: Sequence[DataField]) -> Evolution:
@@ -225,12 +224,11 @@ class _SplitReader:
         file: DataFile,
         evolution: Evolution,
         keep_row_group: RowGroupFilter | None,
-        keep_rows: RowFilter | None,
         batch_rows: int,
     ) -> Iterator[FileBatch]:
         bucket = self._split.bucket
         place = bucket.values, bucket.bucket, file
-        return evolved_rows(self._read, place, evolution, batch_rows, keep_row_group, keep_rows)
+        return evolved_rows(self._read, place, evolution, batch_rows, keep_row_group)
 
     def _visible(self, file: DataFile, found: FileBatch) -> pa.RecordBatch:
         """Fill in the row-tracking columns, drop the deleted rows and those that a look-up of keys doesn't ask for."""
@@ -249,23 +247,6 @@ class _SplitReader:
             return None
         fixed = partition_bounds(read.schema, self._split.bucket.values)
         return row_group_filter(read.rows, evolution, fixed, with_row_columns(read.schema), prunable)
-
-    def _row_filter(self, evolution: Evolution) -> RowFilter | None:
-        """For a look-up of few keys, read only the key columns first: most row groups have none of these keys."""
-        points = self._read.rows.points
-        stored = {
-            target.name: source.name
-            for source, target in zip(evolution.sources, evolution.targets, strict=True)
-            if source is not None and source.type == target.type and target.name in points
-        }
-        if not stored:
-            return None
-
-        def may_match(rows: pa.Table) -> bool:
-            mask = matching_rows({stored[n]: points[n] for n in stored}, rows)
-            return mask is None or bool(pc.any(mask).as_py())
-
-        return tuple(stored.values()), may_match
 
     def finished(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Add the partition columns, apply the filter, and return the columns in the requested order."""
@@ -315,7 +296,6 @@ def evolved_rows(
     evolution: Evolution,
     batch_rows: int,
     keep_row_group: RowGroupFilter | None = None,
-    keep_rows: RowFilter | None = None,
 ) -> Iterator[FileBatch]:
     """Read one file as stored, with the names and types of the read schema. ``place``: partition, bucket, file.
 
@@ -331,7 +311,6 @@ def evolved_rows(
         legacy_ltz=written.flag("orc.timestamp-ltz.legacy.type", True),
         batch_rows=batch_rows,
         keep_row_group=keep_row_group,
-        keep_rows=keep_rows,
     )
     return (FileBatch(found.start, evolution.apply(found.rows)) for found in batches)
 

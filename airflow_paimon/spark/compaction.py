@@ -31,31 +31,23 @@ def rewrite_files(
     spark: SparkSession, context: Context, request: Compact | CompactChainTable | EraseRows | Rescale
 ) -> OperationResult:
     """Do one of the ``REWRITES``; raises as that does. What one Spark job has written is committed before the next."""
-    is_compaction = isinstance(request, Compact | CompactChainTable)
-    run = (in_tasks if is_compaction else in_tasks_if_large)(spark, context.table.name, request.operation)
-    cores = cores_of(spark)
+    run, cores = in_tasks(spark, context.table.name, request.operation), cores_of(spark)
     workers = Workers(run, _TASKS_PER_CORE * cores, _BYTES_PER_CORE * cores)
     return REWRITES[request.operation](context, request, workers)
 
 
 def in_tasks(spark: SparkSession, name: str, what: str = "compact") -> RunTasks:
-    """Return what runs each work in a task. ``name``: the table's; ``what`` is done with it, for people."""
-
-    def run(works: Sequence[CompactionTask]) -> list[TaskOutput]:
-        files = sum(len(w.files) for w in works)
-        frame = map_tasks(spark, _groups(works, cores_of(spark)), lambda work: ship(lambda: [work.run()]), SCHEMA)
-        with task_errors(), progress(spark, f"{what} {name}: {files} files"):
-            return collect(frame)
-
-    return run
-
-
-def in_tasks_if_large(spark: SparkSession, name: str, what: str = "compact") -> RunTasks:
-    """The same, but small work is done in this process."""
-    distributed = in_tasks(spark, name, what)
+    """Return what runs each work in a task, or what is little in this process. ``name``: the table's; ``what`` is done
+    with it, for people.
+    """
 
     def run(works: Sequence[CompactionTask]) -> Iterable[TaskOutput]:
-        return (run_here if fits_in_process(f for w in works for f in w.files) else distributed)(works)
+        files = [f for w in works for f in w.files]
+        if fits_in_process(files):
+            return run_here(works)
+        frame = map_tasks(spark, _groups(works, cores_of(spark)), lambda work: ship(lambda: [work.run()]), SCHEMA)
+        with task_errors(), progress(spark, f"{what} {name}: {len(files)} files"):
+            return collect(frame)
 
     return run
 

@@ -31,18 +31,17 @@ from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arguments import check_partition
-from airflow_paimon.data.arrow_write import commit_write, parse_write_mode
+from airflow_paimon.data.arrow_write import commit_or_discard_write, parse_write_mode
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
-from airflow_paimon.data.moving_keys import complete_messages
 from airflow_paimon.data.planner import plan_rows, read_schema
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where import to_expression
-from airflow_paimon.data.write import TableWrite, WriteMode, discard_files, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, WriteMode, plan_write, write_rows
 from airflow_paimon.spark.char_columns import schema_with_chars
 from airflow_paimon.spark.filters import to_predicate
 from airflow_paimon.spark.rows_in import check_columns, conform_for
@@ -363,21 +362,16 @@ class PaimonWriter(DataSourceArrowWriter):
         committed = self.committed
         if self.plan is not None:
             files = merged_messages(self.plan, [t.messages for t in messages if isinstance(t, TaskFiles)])
+            options = CommitOptions(
+                identity=self.tried.identity(NAME),
+                guard_options=ChainOptions(on_stale=self.on_stale),
+                writers_stopped=self.writers_stopped,
+            )
             try:
-                files = complete_messages(self.table, self.plan, files, self.mode)
-                options = CommitOptions(
-                    identity=self.tried.identity(NAME),
-                    guard_options=ChainOptions(on_stale=self.on_stale),
-                    writers_stopped=self.writers_stopped,
-                )
-                receipt = commit_write(self.table, self.plan, files, self.mode, options)
+                committed = commit_or_discard_write(self.table, self.plan, files, self.mode, options)[0].snapshot
             except REFUSALS:
-                discard_files(self.plan, files)
                 self.tried.forget()
                 raise
-            if receipt.replayed:  # another try of the operation was faster and wrote its own files
-                discard_files(self.plan, files)
-            committed = receipt.snapshot
         compact_written(self.table, committed, writers_stopped=self.writers_stopped)
         for name, report in report_write(self.table, committed).items():
             log.warning("%s: %s: %s", self.table.label, name, report)

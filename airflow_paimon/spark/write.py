@@ -33,7 +33,7 @@ from airflow_paimon.data.arrow_write import (
 )
 from airflow_paimon.data.dynamic_buckets import check_indexes_of
 from airflow_paimon.data.write import KnownBuckets, TableWrite, WriteMode, discard_files, write_placed_rows
-from airflow_paimon.spark.compaction import in_tasks_if_large
+from airflow_paimon.spark.compaction import in_tasks
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.plan_text import plan_text
 from airflow_paimon.spark.rows_in import (
@@ -106,7 +106,7 @@ def write_table(
         return commit_with_retries(table, write_mode, options, files, attempts=_ATTEMPTS, tasks=tasks)
 
     digest = "" if operation_id is None else _request_digest(frame, write_mode)
-    report, run = partial(report_write, table), in_tasks_if_large(frame.sparkSession, table.name)
+    report, run = partial(report_write, table), in_tasks(frame.sparkSession, table.name)
     request = WriteRequest(OPERATION, operation_id, digest)
     written = write_once(table, request, write, report, run=run, writers_stopped=writers_stopped)
     return _result(table, mode, written, started)

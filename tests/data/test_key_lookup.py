@@ -157,19 +157,6 @@ def test_other_buckets_are_not_opened(tmp_path: Path, keyed: bool) -> None:
     assert len(plan_rows(table, ReadRequest(where=K.isin([7, 8, 9]))).layers[0][1]) > 1
 
 
-def test_row_groups_without_the_key_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_writes, "ROW_GROUP_ROWS", 50)
-    table = make_table(tmp_path, {"k": "INT NOT NULL", "v": "STRING"}, primary_keys=["k"], bucket="1")
-    for start in range(2):  # even keys and odd ones: statistics alone leave a row group of each run
-        keys = range(start, 400, 2)
-        write_arrow(table, pa.table({"k": pa.array(keys, pa.int32()), "v": [str(k) for k in keys]}))
-    decoded = []
-    inner = file_reads.conform
-    monkeypatch.setattr(file_reads, "conform", lambda rows, *more: decoded.append(rows.num_rows) or inner(rows, *more))
-    assert read_arrow(table, where=K == 120).to_pylist() == [{"k": 120, "v": "120"}]
-    assert sum(decoded) == 50
-
-
 def test_a_bucket_key_that_was_stored_in_another_type_prunes_no_bucket(tmp_path: Path) -> None:
     """We refuse such a change; had another engine made it, negative numbers would have another hash."""
     table = make_table(tmp_path, {"k": "INT NOT NULL", "v": "STRING"}, bucket="4", bucket_key="k")

@@ -34,8 +34,6 @@ class FileBatch(NamedTuple):
 
 
 RowGroupFilter = Callable[[pq.FileMetaData, int], bool]
-RowFilter = tuple[Sequence[str], Callable[[pa.Table], bool]]
-"""Columns of a file, and whether rows with given values in them may be needed."""
 
 
 def read_data_file(
@@ -47,12 +45,11 @@ def read_data_file(
     legacy_ltz: bool = True,
     batch_rows: int = BATCH_ROWS,
     keep_row_group: RowGroupFilter | None = None,
-    keep_rows: RowFilter | None = None,
 ) -> Iterator[FileBatch]:
     """Read these columns, matched by name, in the types of ``fields``.
 
     ``other_path``: used if there is no file at ``path``. ``legacy_ltz``: see ``read_orc``. ``keep_row_group`` skips
-    row groups of Parquet files by their statistics, ``keep_rows`` after reading some of their columns.
+    row groups of Parquet files by their statistics.
 
     Columns missing in the file are null, as in Paimon.
 
@@ -65,7 +62,7 @@ def read_data_file(
     try:
         with _opened(store, path, other_path) as source:
             if kind == "parquet":
-                batches = _parquet_batches(source, path, fields, batch_rows, keep_row_group, keep_rows)
+                batches = _parquet_batches(source, path, fields, batch_rows, keep_row_group)
             elif kind == "orc":
                 batches = _numbered(read_orc(source, fields, path, legacy_ltz))
             elif kind == "avro":
@@ -136,7 +133,6 @@ def _parquet_batches(
     fields: Sequence[DataField],
     batch_rows: int,
     keep: RowGroupFilter | None,
-    keep_rows: RowFilter | None,
 ) -> Iterator[FileBatch]:
     file = pq.ParquetFile(source)
     present = set(file.schema_arrow.names)
@@ -150,7 +146,7 @@ def _parquet_batches(
         _check_range(file, other, sorted(fine), path)
         readers.append((other, [n for n in names if n in coarse]))
     readers = [(reader, own) for reader, own in readers if own]
-    for first, last in _runs(file, keep, keep_rows):
+    for first, last in _runs(file.metadata, keep):
         start = sum(file.metadata.row_group(i).num_rows for i in range(first))
         groups = list(range(first, last))
         parts = [r.iter_batches(batch_rows, row_groups=groups, columns=own, use_threads=False) for r, own in readers]
@@ -166,15 +162,11 @@ def _beside(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     )
 
 
-def _runs(file: pq.ParquetFile, keep: RowGroupFilter | None, keep_rows: RowFilter | None) -> Iterator[tuple[int, int]]:
+def _runs(metadata: pq.FileMetaData, keep: RowGroupFilter | None) -> Iterator[tuple[int, int]]:
     """Return ranges of adjacent row groups to read, half-open; a single one when nothing is skipped."""
-    metadata, first = file.metadata, 0
+    first = 0
     for group in range(metadata.num_row_groups):
-        kept = keep is None or keep(metadata, group)
-        if kept and keep_rows is not None:
-            columns, may_match = keep_rows
-            kept = may_match(file.read_row_group(group, columns=list(columns), use_threads=False))
-        if not kept:
+        if keep is not None and not keep(metadata, group):
             if first < group:
                 yield first, group
             first = group + 1

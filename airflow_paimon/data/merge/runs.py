@@ -11,7 +11,7 @@ in the order of the runs. Nothing is merged there, so the result does not depend
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -45,27 +45,25 @@ def few_runs(runs: Sequence[Run], align: Align) -> Iterator[Sequence[Run]]:
             kept = max(len(rest) - groups * MOST_RUNS, 0)
             made = []
             for start in range(kept, len(rest), MOST_RUNS):
-                made.append(_stored(Path(folder, f"{start}.arrow"), align(rest[start : start + MOST_RUNS])))
+                aligned = align(rest[start : start + MOST_RUNS])
+                ordered = (rows for slices, keys in aligned for rows in _in_key_order(slices, keys))
+                made.append(stored_run(Path(folder, f"{start}.arrow"), ordered))
             rest = [*rest[:kept], *made]
         yield [*first, *rest]
 
 
-def _stored(path: Path, aligned: Iterator[tuple[list[pa.RecordBatch], list[Keys]]]) -> Run:
-    _write(path, aligned)
-    return _read(path)
-
-
-def _write(path: Path, aligned: Iterator[tuple[list[pa.RecordBatch], list[Keys]]]) -> None:
+def stored_run(path: Path, batches: Iterable[pa.RecordBatch]) -> Run:
+    """Write a run to the local disk; returns it, to be read once. Raises as ``spilling``."""
     writer = None
     with pa.OSFile(str(path), "wb") as sink:
-        for slices, keys in aligned:
-            for rows in _in_key_order(slices, keys):
-                with spilling():
-                    writer = writer or pa.ipc.new_stream(sink, rows.schema)
-                    writer.write_batch(rows)
+        for rows in batches:
+            with spilling():
+                writer = writer or pa.ipc.new_stream(sink, rows.schema)
+                writer.write_batch(rows)
         if writer is not None:
             with spilling():
                 writer.close()
+    return _read(path)
 
 
 @contextmanager

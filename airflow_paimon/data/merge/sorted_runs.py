@@ -24,7 +24,7 @@ from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners
 from airflow_paimon.data.merge.rules import merge_rules
-from airflow_paimon.data.merge.runs import align_runs, merge_runs, spilling
+from airflow_paimon.data.merge.runs import Run, align_runs, merge_runs, stored_run
 from airflow_paimon.data.merge.sort_keys import Keys, order_values, sort_keys
 from airflow_paimon.data.merge.versions import DELETE, UPDATE_BEFORE, Indices, gather
 
@@ -195,7 +195,7 @@ class RowSorter:
         self._limit = limit_bytes
         self._held: dict[BucketKey, list[Part]] = {}
         self._held_bytes = 0
-        self._runs: dict[BucketKey, list[Path]] = {}
+        self._runs: dict[BucketKey, list[Run]] = {}
         self._files = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -226,7 +226,7 @@ class RowSorter:
         Raises:
             InvalidInputError: as ``add``.
         """
-        runs = [read_run(path) for path in self._runs.pop(key, ())]
+        runs = self._runs.pop(key, [])
         if parts := self._held.pop(key, None):
             runs.append(iter(self._sorted(key, parts)))
         if self._combines:
@@ -248,13 +248,9 @@ class RowSorter:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="airflow-paimon-sort-")
         for key, parts in self._held.items():
-            path = Path(self._folder.name, f"{self._files}.arrow")
+            run = stored_run(Path(self._folder.name, f"{self._files}.arrow"), self._sorted(key, parts))
             self._files += 1
-            batches = self._sorted(key, parts)
-            if not batches:
-                continue
-            write_run(path, batches)
-            self._runs.setdefault(key, []).append(path)
+            self._runs.setdefault(key, []).append(run)
         self._held, self._held_bytes = {}, 0
 
     def _sorted(self, key: BucketKey, parts: list[Part]) -> list[pa.RecordBatch]:
@@ -310,10 +306,10 @@ class RunBuffer:
         self._held: list[pa.Table] = []
         self._held_bytes = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._paths: list[Path] = []
+        self._runs: list[Run] = []
 
     def __bool__(self) -> bool:
-        return bool(self._held or self._paths)
+        return bool(self._held or self._runs)
 
     def add(self, run: pa.Table) -> None:
         """Add a run that is newer than those before."""
@@ -326,24 +322,22 @@ class RunBuffer:
 
     def merged(self, rules: MergeRules) -> Iterator[pa.RecordBatch]:
         """Return the rows of all runs in key order, each key once; deletes stay."""
-        if not self._paths and len(self._held) == 1:
+        if not self._runs and len(self._held) == 1:
             yield from self._held[0].to_batches()
             return
-        runs = [*map(read_run, self._paths), *(iter(_in_batches(run)) for run in self._held)]
+        runs = [*self._runs, *(iter(_in_batches(run)) for run in self._held)]
         yield from merge_runs(runs, replace(rules, keep_deletes=True))
 
     def close(self) -> None:
         if self._folder is not None:
             self._folder.cleanup()
-        self._folder, self._paths, self._held, self._held_bytes = None, [], [], 0
+        self._folder, self._runs, self._held, self._held_bytes = None, [], [], 0
 
     def _spill(self) -> None:
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="airflow-paimon-spill-")
         for run in self._held:
-            path = Path(self._folder.name, f"{len(self._paths)}.arrow")
-            write_run(path, _in_batches(run))
-            self._paths.append(path)
+            self._runs.append(stored_run(Path(self._folder.name, f"{len(self._runs)}.arrow"), _in_batches(run)))
         self._held, self._held_bytes = [], 0
 
 
@@ -352,15 +346,3 @@ def _in_batches(run: pa.Table) -> list[pa.RecordBatch]:
     wide = run.nbytes // run.num_rows + 1
     batches: list[pa.RecordBatch] = run.to_batches(max_chunksize=max(1, min(RUN_ROWS, _BATCH_BYTES // wide)))
     return batches
-
-
-def write_run(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
-    """Write the batches of a run, at least one. Raises as ``spilling``."""
-    with spilling(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, batches[0].schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-
-
-def read_run(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as batches:
-        yield from batches

@@ -16,7 +16,7 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PRO
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import WriteRequest, commit_with_retries, write_once, write_result
 from airflow_paimon.data.write import TableWrite, WriteMode
-from airflow_paimon.spark.compaction import in_tasks_if_large
+from airflow_paimon.spark.compaction import in_tasks
 from airflow_paimon.spark.statements.run import ATTEMPTS
 from airflow_paimon.spark.statements.sql_request import OPERATION, SqlRequest
 from airflow_paimon.spark.tasks import cores_of
@@ -60,7 +60,7 @@ def write_statement(
         WriteRequest(OPERATION, request.operation_id, digest_of(said)),
         commit,
         report,
-        run=in_tasks_if_large(request.spark, table.name),
+        run=in_tasks(request.spark, table.name),
         writers_stopped=request.writers_stopped,
     )
     warnings = [*details.get("warnings", ()), *written.report.get("warnings", ())]

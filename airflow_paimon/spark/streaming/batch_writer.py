@@ -17,7 +17,7 @@ from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arrow_write import commit_with_retries
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.write import WriteMode
-from airflow_paimon.spark.compaction import in_tasks_if_large
+from airflow_paimon.spark.compaction import in_tasks
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.streaming.sink import QUERY_ID
 from airflow_paimon.spark.write import write_files
@@ -62,6 +62,6 @@ def batch_writer(
         if committed is None:
             write_batch, options = partial(write_files, frame), CommitOptions(identity=identity)
             committed = commit_with_retries(table, WriteMode(), options, write_batch, attempts=_ATTEMPTS)[0].snapshot
-        compact_written(table, committed, in_tasks_if_large(frame.sparkSession, table.name))
+        compact_written(table, committed, in_tasks(frame.sparkSession, table.name))
 
     return write

@@ -16,9 +16,8 @@ from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY, begin_batch, check_same_batch
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.arrow_write import commit_write
+from airflow_paimon.data.arrow_write import commit_or_discard_write
 from airflow_paimon.data.compact_keyed import compact_written
-from airflow_paimon.data.moving_keys import complete_messages
 from airflow_paimon.data.rows_digest import RowsDigest, rows_digest, total_of
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, WriteMode, discard_files, plan_write, write_rows
@@ -117,21 +116,18 @@ def commit_batch(
     """
     try:
         identity, committed = begin_batch(table, query, batch)
-        replayed = committed is not None
         if committed is not None:
             rows = sum(f.row_count for m in files for f in m.new_files)
             check_same_batch(table, query, batch, committed, rows, content)
-        else:
-            files = complete_messages(table, write, files, WriteMode())
-            properties = {} if content is None else {ROWS_PROPERTY: content}
-            options = CommitOptions(identity=identity, properties=properties)
-            receipt = commit_write(table, write, files, WriteMode(), options)
-            committed, replayed = receipt.snapshot, receipt.replayed
     except REFUSALS:
         discard_files(write, files)
         raise
-    if replayed:
+    if committed is not None:
         discard_files(write, files)
+    else:
+        properties = {} if content is None else {ROWS_PROPERTY: content}
+        options = CommitOptions(identity=identity, properties=properties)
+        committed = commit_or_discard_write(table, write, files, WriteMode(), options)[0].snapshot
     compact_written(table, committed)
 
 

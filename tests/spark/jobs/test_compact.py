@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,16 @@ from tests.data.tables import rows_of as data_rows
 from tests.data.test_compact import add, names, partitioned, wrong_count
 from tests.data.test_compact_keyed import COLUMNS, assert_merged, changes, keyed, rows, stored, upsert
 from tests.randomness import chance
+from tests.spark.jobs.operations import in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(autouse=True)
+def _tasks() -> Iterator[None]:
+    with in_tasks():
+        yield
 
 
 def test_partitions_in_parallel_in_one_commit(spark: SparkSession, tmp_path: Path) -> None:

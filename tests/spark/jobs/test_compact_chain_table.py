@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,16 @@ from airflow_paimon.spark.jobs import run_spark_operation
 from tests.core.tables import forget_results
 from tests.data.chain.compactions import compact, full, outcomes
 from tests.data.chain.tables import PARTIAL_DELETES, TWO_VALUES, chain_table, seen
+from tests.spark.jobs.operations import in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def _tasks() -> Iterator[None]:
+    with in_tasks():
+        yield
 
 
 def run(spark: SparkSession, warehouse: Path, *partition: str, **more: Any) -> OperationResult:
