@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,7 +28,6 @@ from airflow_paimon.core.streaming.stream_plan import ROW_KIND_OPTION
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN, without_system_table
-from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arguments import check_partition
 from airflow_paimon.data.arrow_write import commit_or_discard_write, parse_write_mode
@@ -43,7 +42,6 @@ from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where import to_expression
 from airflow_paimon.data.write import TableWrite, WriteMode, plan_write, write_rows
 from airflow_paimon.spark.char_columns import schema_with_chars
-from airflow_paimon.spark.filters import to_predicate
 from airflow_paimon.spark.rows_in import check_columns, conform_for
 from airflow_paimon.spark.shares import read_share, task_shares
 from airflow_paimon.spark.source_api import (
@@ -87,21 +85,16 @@ _NAMED = (
     f"CREATE TEMPORARY VIEW orders USING {NAME} OPTIONS (warehouse '...', table 'sales.orders'), which "
     f"spark.read.table and INSERT take"
 )
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
     """Make the format ``airflow_paimon`` known to a session.
 
-    Filters are pushed down only if ``spark.sql.python.filterPushdown.enabled`` is on by now: with it off Spark refuses
-    to read from a source that offers it. Spark 4.0 has no such setting, and hands no filters over.
-
     Raises:
         UnsupportedFeatureError: Spark 3.5 has no Python data sources.
     """
     require_data_sources(f"The format {NAME}", "read and write with read_table, write_table and sql")
-    pushes = str(spark.conf.get(PUSHDOWN, "false")).lower() == "true"
-    spark.dataSource.register(PushdownPaimonDataSource if pushes else PaimonDataSource)
+    spark.dataSource.register(PaimonDataSource)
 
 
 class PaimonDataSource(DataSource):
@@ -145,7 +138,19 @@ class PaimonDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(BATCH_READ)
-        return PaimonReader(*self._read_arguments(schema))
+        policy = parse_gap_policy(self._get("gap-policy") or "empty")
+        table, (version, timestamp) = self._open(), self._point()
+        mode = chain_read_mode(table, version, self._get("chain-read") or "full")
+        system = self._system_table()
+        request = ReadRequest(
+            version=version,
+            timestamp=timestamp,
+            columns=schema.fieldNames(),
+            mode=mode,
+            gap_policy=policy,
+            system=None if system is None else check_system_table(table, system),
+        )
+        return PaimonReader(table, request, self._get("where"))
 
     @forgetting_zip_importers()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -167,21 +172,6 @@ class PaimonDataSource(DataSource):
             if committed is None:
                 plan = plan_write(table, overwrite=mode.overwrites, chained=True, tasks_share_buckets=True)
         return PaimonWriter(table, plan, mode, tried, policy, committed, stopped)
-
-    def _read_arguments(self, schema: StructType) -> tuple[Any, ...]:
-        policy = parse_gap_policy(self._get("gap-policy") or "empty")
-        table, (version, timestamp) = self._open(), self._point()
-        mode = chain_read_mode(table, version, self._get("chain-read") or "full")
-        system = self._system_table()
-        request = ReadRequest(
-            version=version,
-            timestamp=timestamp,
-            columns=schema.fieldNames(),
-            mode=mode,
-            gap_policy=policy,
-            system=None if system is None else check_system_table(table, system),
-        )
-        return table, request, self._get("where")
 
     def _point(self) -> tuple[int | str | None, str | None]:
         """Return version and timestamp of a batch read."""
@@ -278,33 +268,22 @@ class PaimonDataSource(DataSource):
         return dict(found)
 
 
-class PushdownPaimonDataSource(PaimonDataSource):
-    """The same, for sessions in which Spark hands filters to Python data sources."""
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        self._check(BATCH_READ)
-        return PushdownPaimonReader(*self._read_arguments(schema))
-
-
 @dataclass
 class PaimonReader(DataSourceReader):
     """Plans in a Python process next to the driver; each task reads its share of the splits."""
 
     table: Table
     request: ReadRequest
-    where: str | None = None
-    pushed: Predicate | None = None
+    where: str | None
 
     @forgetting_zip_importers()
     def partitions(self) -> Sequence[InputPartition]:
-        table = self.table
-        predicate, expression = self.pushed, None
+        table, request = self.table, self.request
         if self.where is not None:
-            schema = with_row_columns(read_schema(table, self.request.version, self.request.timestamp))
+            schema = with_row_columns(read_schema(table, request.version, request.timestamp))
             condition = parse_condition(self.where, schema)
-            expression = to_expression(condition, schema)
-            predicate = condition if predicate is None else AllOf((condition, predicate))
-        planned = plan_rows(table, replace(self.request, where=expression, predicate=predicate))
+            request = replace(request, where=to_expression(condition, schema), predicate=condition)
+        planned = plan_rows(table, request)
         return [InputPartition(share) for share in task_shares(planned)] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -312,17 +291,6 @@ class PaimonReader(DataSourceReader):
             return
         with forgetting_zip_importers():
             yield from read_share(partition.value)
-
-
-class PushdownPaimonReader(PaimonReader):
-    """Uses filters for pruning; Spark still applies all of them."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
-        schema = with_row_columns(self.table.schema())
-        found = [p for f in filters if (p := to_predicate(f, schema)) is not None]
-        if found:
-            self.pushed = found[0] if len(found) == 1 else AllOf(tuple(found))
-        yield from filters
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
 """Spark's Python data source API as the running Spark has it: stand-ins for what came later, and a refusal by name.
 
-| Spark | data sources | filters handed over | admission control, ``Trigger.AvailableNow`` |
-|---|---|---|---|
-| 3.5 | no: refused | | |
-| 4.0 | yes | no | no |
-| 4.1 | yes | yes | no |
-| 4.2 and later | yes | yes | yes |
+| Spark | data sources | admission control, ``Trigger.AvailableNow`` |
+|---|---|---|
+| 3.5 | no: refused | |
+| 4.0, 4.1 | yes | no |
+| 4.2 and later | yes | yes |
 """
 
 from __future__ import annotations

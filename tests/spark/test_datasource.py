@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +17,18 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import register
 from airflow_paimon.spark.datasource import PaimonDataSource
-from airflow_paimon.spark.source_api import DataSourceReader
 from tests.core.tables import alter_table
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-HANDS_FILTERS_OVER = hasattr(DataSourceReader, "pushFilters")  # since Spark 4.1
 
-
-@pytest.fixture(params=["plain", "pushdown"])
-def session(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """A session that knows the format, once with Spark handing filters over."""
-    spark.conf.set(PUSHDOWN, str(request.param == "pushdown").lower())
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    """A session that knows the format."""
     register(spark)
-    yield spark
-    spark.conf.unset(PUSHDOWN)
+    return spark
 
 
 def reader(session: SparkSession, warehouse: Path, **options: Any) -> DataFrameReader:
@@ -46,7 +39,6 @@ def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(r) for r in frame.collect())
 
 
-@pytest.mark.every(2)
 def test_reads(session: SparkSession, tmp_path: Path) -> None:
     main, fix = make_branch(tmp_path)
     put(main, [(0, "again", "a"), (99, "more", "c")])
@@ -72,8 +64,6 @@ def test_reads(session: SparkSession, tmp_path: Path) -> None:
         file.unlink()
     asked = reader(session, tmp_path, where="dt IN ('a', 'c') AND (k < 1 OR k = 99)").load()
     assert collected(asked) == [(0, "again", "a"), (0, "c0", "c"), (99, "more", "c")]
-    if session.conf.get(PUSHDOWN) == "true" and HANDS_FILTERS_OVER:
-        assert reader(session, tmp_path).load().where("dt = 'a'").count() == 10
 
 
 def test_writes(spark: SparkSession, tmp_path: Path) -> None:
