@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from typing import Any
 from zlib import crc32
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
+from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.live_entries import live_buckets
-from airflow_paimon.core.table.manifest_entries import each_columns, read_index_entries
 from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
@@ -191,17 +187,12 @@ def _sort_into_groups(
 def _branch_files(
     state: ScanPlan, manifests: Sequence[ManifestFile], selection: Selection | None, groups: int
 ) -> BranchFiles:
-    by_row_id = TableOptions(state.schema.options).data_evolution
-    row_ids = _row_ids(state, manifests) if by_row_id else None
+    canonical = StoredPartitions(state.schema).canonical
 
-    def by_file(partition: bytes, bucket: int, name: str, first_row_id: int | None) -> int | None:
+    def by_file(partition: bytes, bucket: int, name: str) -> int | None:
         if selection is not None and not selection(partition):
             return None
-        if row_ids is None or first_row_id is None:
-            return crc32(name.encode(errors=ANY_NAME)) % groups
-        return row_ids.group(first_row_id, groups)
-
-    canonical = StoredPartitions(state.schema).canonical
+        return crc32(name.encode(errors=ANY_NAME)) % groups
 
     @cache
     def group_of(partition: bytes, bucket: int) -> int | None:
@@ -210,70 +201,11 @@ def _branch_files(
         digest = blake2b(canonical(partition) + bucket.to_bytes(4, "big", signed=True), digest_size=8).digest()
         return int.from_bytes(digest, "big") % groups
 
-    def by_bucket(partition: bytes, bucket: int, name: str, first_row_id: int | None) -> int | None:
+    def by_bucket(partition: bytes, bucket: int, name: str) -> int | None:
         return group_of(partition, bucket)
 
-    grouping = by_bucket if state.schema.primary_keys else by_file
-    return BranchFiles(state, manifests, grouping, {} if row_ids is None else row_ids.marked)
-
-
-def _row_ids(state: ScanPlan, manifests: Sequence[ManifestFile]) -> RowIdDivisions:
-    ranges = (
-        one for entry in read_index_entries(state.table, state.snapshot) for one in entry.deletion_vector_ranges or ()
-    )
-    marked = {one.data_file for one in ranges if one is not None}
-    return divide_row_ids((columns for _, columns in each_columns(state.table, manifests)), marked)
-
-
-_Longs = npt.NDArray[np.int64]
-_MOST_DIVISIONS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class RowIdDivisions:
-    """Where the row ids of a table with data evolution may be divided: files whose ranges overlap stay together. A plan
-    of the files between two divisions gives the same sections, and finds the same damage, as one of all files.
-
-    ``starts``: row ids at which a part of the files begins; the parts have about equally many. ``marked``: the first
-    row ids of files that have a deletion vector.
-    """
-
-    starts: Sequence[int]
-    marked: Mapping[str, int]
-
-    def group(self, first_row_id: int, groups: int) -> int:
-        """Return the group of a file, of so many."""
-        return bisect_right(self.starts, first_row_id) * groups // (len(self.starts) + 1)
-
-
-def divide_row_ids(
-    parts: Iterable[EntryColumns], marked: Collection[str], most: int = _MOST_DIVISIONS
-) -> RowIdDivisions:
-    """Divide the row ids of all entries of a table, those of deleted files as well, as these keep their places in the
-    order of entries, at ``most`` so many times. ``marked``: see ``RowIdDivisions``. Takes about 40 bytes an entry.
-    """
-    firsts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    found: dict[str, int] = {}
-    for part in parts:
-        ids = part.first_row_ids
-        sized = zip(ids, part.row_counts, strict=True)
-        ranges = [(first, first + max(count, 1)) for first, count in sized if first is not None]
-        firsts.append(np.array([first for first, _ in ranges], np.int64))
-        ends.append(np.array([end for _, end in ranges], np.int64))
-        for kind, name, first in zip(part.kinds, part.file_names, ids, strict=True) if marked else ():
-            if name in marked and kind == FileKind.ADD and first is not None:
-                found[name] = first
-    return RowIdDivisions(_starts(np.concatenate(firsts), np.concatenate(ends), most).tolist(), found)
-
-
-def _starts(firsts: _Longs, ends: _Longs, most: int) -> _Longs:
-    """Return row ids that begin a range which no earlier one reaches, at about equal distances."""
-    order = np.argsort(firsts, kind="stable")
-    firsts = firsts[order]
-    begins = np.flatnonzero(firsts[1:] >= np.maximum.accumulate(ends[order])[:-1]) + 1
-    parts = min(most, len(begins) + 1)
-    wanted = np.searchsorted(begins, np.arange(1, parts) * len(firsts) // parts)
-    return firsts[begins[np.unique(wanted[wanted < len(begins)])]]
+    joined = state.schema.primary_keys or TableOptions(state.schema.options).data_evolution
+    return BranchFiles(state, manifests, by_bucket if joined else by_file)
 
 
 def _partitions_in(state: ScanPlan) -> frozenset[tuple[Any, ...]]:

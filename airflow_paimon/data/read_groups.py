@@ -1,17 +1,16 @@
 """Plans of reads: of few files at once, of many group by group, so that only one group has objects.
 
 For that the entries of manifests, and the deletion vectors, are sorted into groups, in 25 to 40 bytes each without
-statistics: by bucket where rows of several files are merged, by row ids where files hold columns of the same rows, else
-by file, and of chain tables by the chains that share files. A group is planned as a read of few files is.
+statistics: by bucket where rows or columns of several files are put together, else by file, and of chain tables by the
+chains that share files. A group is planned as a read of few files is.
 """
 
 from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, IndexEntry, ManifestEntry, ManifestFile
@@ -97,21 +96,16 @@ def plan_of(layers: Sequence[Layer]) -> ReadPlan:
     return ReadPlan(read=layers[0][0], groups=[GroupPlan(layers=tuple(layers))])
 
 
-GroupOf = Callable[[bytes, int, str, int | None], int | None]
-"""Gives the group of a file, by its partition as it is stored, its bucket, its name and its first row id; None: it is
-not read.
-"""
+GroupOf = Callable[[bytes, int, str], int | None]
+"""Gives the group of a file, by its partition as it is stored, its bucket and its name; None: it is not read."""
 
 
 class BranchFiles(NamedTuple):
-    """Files of one branch to sort. ``manifests``: those that may have them, in order. ``marked``: see
-    ``RowIdDivisions``.
-    """
+    """Files of one branch to sort. ``manifests``: those that may have them, in order."""
 
     state: ScanPlan
     manifests: Sequence[ManifestFile]
     group_of: GroupOf
-    marked: Mapping[str, int] = MappingProxyType({})
 
 
 def manifests_of(state: ScanPlan) -> list[ManifestFile]:
@@ -189,7 +183,7 @@ def _parts(branch: BranchFiles, schema_ids: set[int], at_once: int, *, statistic
     for _, entries in each_entries(branch.state.table, branch.manifests):
         for entry in entries:
             file = entry.file
-            own = branch.group_of(entry.partition, entry.bucket, file.file_name, file.first_row_id)
+            own = branch.group_of(entry.partition, entry.bucket, file.file_name)
             if own is not None:
                 groups.setdefault(own, []).append(entry if statistics else without_statistics(entry))
                 schema_ids.add(file.schema_id)
@@ -209,8 +203,7 @@ def _vectors_of_groups(branch: BranchFiles) -> dict[int, list[IndexEntry]]:
         ranges: dict[int, list[DeletionVectorRange]] = {}
         for one in entry.deletion_vector_ranges or ():
             if one is not None:
-                row_id = branch.marked.get(one.data_file)
-                group = branch.group_of(entry.partition, entry.bucket, one.data_file, row_id)
+                group = branch.group_of(entry.partition, entry.bucket, one.data_file)
                 if group is not None:
                     ranges.setdefault(group, []).append(one)
         for group, some in ranges.items():

@@ -17,8 +17,6 @@ from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predica
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.files import read as file_reads
-from airflow_paimon.data.files import write as file_writes
 from airflow_paimon.data.files.key_lookup import key_points
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
