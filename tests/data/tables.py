@@ -5,16 +5,23 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType, parse_type
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.files.arrow_types import arrow_type
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, arrow_type
+from airflow_paimon.data.merge.engine import merge_slices
+from airflow_paimon.data.merge.rules import replacing_rules
+from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.data.merge.sorted_runs import not_ignored
 
 UTC = dt.UTC
 NESTED = {
@@ -143,3 +150,13 @@ def any_row(i: int) -> dict[str, Any]:
         "row": {"a": i, "b": None if i % 2 else "x"} if i % 3 else None,
         "nested": [{"x": [("m", [i, None])], "y": Decimal("1.25")}, None][: i % 3],
     }
+
+
+def sorted_changes(rows: pa.RecordBatch, schema: TableSchema) -> list[pa.RecordBatch]:
+    """The newest row of each key, in key order, as tasks give them to ``rewrite_bucket``."""
+    rows = rows.take(pa.array(not_ignored(rows, schema)))
+    rows = rows.append_column(SEQUENCE_NUMBER, pa.array(range(rows.num_rows), pa.int64()))
+    rules = replace(replacing_rules(schema), keep_deletes=True)
+    keys = sort_keys([[rows.column(name) for name in rules.keys]])[0]
+    order = np.argsort(keys, kind="stable")
+    return [merge_slices([rows.take(pa.array(order))], [keys[order]], rules).drop_columns([SEQUENCE_NUMBER])]

@@ -18,12 +18,11 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.rewrite import NEW_BUCKET, live_bucket, rewrite_bucket
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
-from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of, without_ids
+from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of, sorted_changes, without_ids
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.drivers import JavaOracle
 
@@ -182,7 +181,7 @@ def _correct(table: Table, rows: list[dict[str, Any]], limit: int) -> None:
     write, plan = plan_write(table), plan_scan(table)
     batch = conform_rows(rows_of(KV, rows), write.schema, table.label)
     (split,) = plan.splits
-    changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    changes = sorted_changes(batch, write.schema)
     commit_buckets(table, [rewrite_bucket(write, split, live_bucket(plan, split), changes, limit)])
 
 

@@ -22,10 +22,9 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data import write as data_write
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import folded, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import WriteMode, plan_write, write_rows
-from tests.data.tables import make_table, rows_of
+from tests.data.tables import make_table, rows_of, sorted_changes
 from tests.randomness import chance
 
 COLUMNS = {"k": "INT NOT NULL", "a": "INT", "b": "STRING"}
@@ -175,7 +174,7 @@ def test_deletes_with_a_meaning(tmp_path: Path) -> None:
 def correct(table: Table, rows: Rows, limit: int) -> None:
     write, plan = plan_write(table), plan_scan(table)
     (split,) = plan.splits
-    changes = sorted_run([(conform_rows(arrow(rows), write.schema, table.label), None)], write.schema)[0].to_batches()
+    changes = sorted_changes(conform_rows(arrow(rows), write.schema, table.label), write.schema)
     commit_buckets(table, [rewrite_bucket(write, split, live_bucket(plan, split), changes, limit)])
 
 

@@ -23,14 +23,13 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sections import Section
-from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.net_changelog import BucketState, ChangelogTarget, net_changelog, with_net_changelog
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import TableWrite, plan_write
 from tests.core.tables import alter_table
-from tests.data.tables import make_table, rows_of
+from tests.data.tables import make_table, rows_of, sorted_changes
 from tests.data.test_compact import run
 from tests.data.test_compact_keyed import COLUMNS, keyed, replace_level, upsert
 
@@ -71,7 +70,7 @@ def corrected(
     before = live_bucket(plan, split)
     data = rows_of(COLUMNS, [{"p": p, "k": k, "v": v} for p, k, v in rows])
     batch = conform_rows(data.append_column("_row_kind", pa.array([kind] * len(rows))), write.schema, table.label)
-    ordered = sorted_run([(batch, None)], write.schema)[0].to_batches() if rows else []
+    ordered = sorted_changes(batch, write.schema) if rows else []
     message = rewrite_bucket(write, split, before if keep else None, ordered, 100)
     found = with_net_changelog(write, message, before)
     written = found.changelog or ()

@@ -28,14 +28,13 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.net_changelog import write_changelog
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
 from airflow_paimon.execution import row_functions
 from tests.core.tables import alter_table, cut_off, forget_results
 from tests.core.tables import run as operate
-from tests.data.tables import rows_of
+from tests.data.tables import rows_of, sorted_changes
 from tests.data.test_compact import run
 from tests.data.test_compact_keyed import COLUMNS, keyed, replace_level, upsert
 from tests.data.test_net_changelog import told_by
@@ -63,7 +62,7 @@ def correct(table: Table, rows: list[tuple[str, int, str]], kind: str = "+I", pa
     (split,) = (s for s in plan.splits if s.values == (partition,))
     data = rows_of(COLUMNS, [{"p": p, "k": k, "v": v} for p, k, v in rows])
     batch = conform_rows(data.append_column("_row_kind", pa.array([kind] * len(rows))), write.schema, table.label)
-    changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    changes = sorted_changes(batch, write.schema)
     highest = max(f.max_sequence_number for f in split.files)
     commit_buckets(table, [rewrite_bucket(write, split, live_bucket(plan, split), changes, highest)])
 
@@ -175,7 +174,7 @@ def test_columns_that_come_with_the_publish(tmp_path: Path) -> None:
     write, plan = plan_write(fix, by_buckets=True), plan_scan(fix)
     (split,) = (s for s in plan.splits if s.values == ("a",))
     batch = conform_rows(data, write.schema, fix.label)
-    changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    changes = sorted_changes(batch, write.schema)
     commit_buckets(fix, [rewrite_bucket(write, split, live_bucket(plan, split), changes, 2)])
     assert told(main, operate(main, "merge_branch", branch="fix")) == ["-U a1 v1", "+U a1 v1"]
     assert read_arrow(main)["extra"].to_pylist().count(5) == 1

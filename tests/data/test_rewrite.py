@@ -20,10 +20,9 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import NEW_BUCKET, folded, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import TableWrite, plan_write
-from tests.data.tables import make_table, rows_of
+from tests.data.tables import make_table, rows_of, sorted_changes
 from tests.randomness import lives
 
 COLUMNS = {"k": "INT NOT NULL", "s": "INT", "v": "STRING"}
@@ -42,7 +41,7 @@ def rewritten(
 def in_order(batch: pa.RecordBatch, write: TableWrite) -> list[pa.RecordBatch]:
     if not write.is_keyed:
         return [batch]
-    batches: list[pa.RecordBatch] = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    batches: list[pa.RecordBatch] = sorted_changes(batch, write.schema)
     return batches
 
 

@@ -20,10 +20,10 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import distribute, plan_write
 from airflow_paimon.execution import run_operation
+from tests.data.tables import sorted_changes
 from tests.oracles.canonical import Row, canonical_rows
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle
 
@@ -144,7 +144,7 @@ class World:
         messages = []
         assigners = Assigners(write.dynamic)
         for part in distribute(write, conform_rows(data, write.schema, view.label), assigners):
-            changes = sorted_run([(part.rows, None)], write.schema)[0].to_batches()
+            changes = sorted_changes(part.rows, write.schema)
             split = found.get(BucketKey(part.partition, part.bucket))
             if split is None:
                 new = BucketSplit(part.partition, part.values, part.bucket, -1, ())

@@ -22,11 +22,10 @@ from airflow_paimon.core.table.scan import ScanPlan, plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
 from tests.core.tables import run as operate
-from tests.data.tables import rows_of
+from tests.data.tables import rows_of, sorted_changes
 from tests.data.test_compact import run
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.drivers import JavaOracle
@@ -260,7 +259,7 @@ def test_a_bucket_with_vectors_is_written_again(java_oracle: JavaOracle, tmp_pat
         batch = conform_rows(rows_of(KV, [{"k": k, "v": v} for k, v in rows.items()]), write.schema, table.label)
         (split,) = plan.splits
         highest = max(f.max_sequence_number for f in split.files)
-        changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+        changes = sorted_changes(batch, write.schema)
         return plan, rewrite_bucket(write, split, live_bucket(plan, split), changes, highest)
 
     put(dict.fromkeys(range(6), "old"))
@@ -321,7 +320,7 @@ def test_a_published_correction_of_a_table_with_a_changelog(
     write, plan = plan_write(fix, by_buckets=True), plan_scan(fix)
     batch = conform_rows(rows_of(KV, [{"k": 1, "v": "corrected"}]), write.schema, fix.label)
     (split,) = plan.splits
-    changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    changes = sorted_changes(batch, write.schema)
     commit_buckets(fix, [rewrite_bucket(write, split, live_bucket(plan, split), changes, 2)], vectors=())
     details = operate(main, "merge_branch", branch="fix", changelog=changelog).details
     assert ("streaming readers" in " ".join(details.get("warnings", ()))) == (changelog == "none")
@@ -376,7 +375,7 @@ def test_a_corrected_row_is_what_later_ones_are_merged_with(
     write, plan = plan_write(fix, by_buckets=True), plan_scan(fix)
     batch = conform_rows(rows_of(columns, [{"k": 1, "n": 100}]), write.schema, fix.label)
     (split,) = plan.splits
-    changes = sorted_run([(batch, None)], write.schema)[0].to_batches()
+    changes = sorted_changes(batch, write.schema)
     highest = max(f.max_sequence_number for f in split.files)
     message = rewrite_bucket(write, split, live_bucket(plan, split), changes, highest)
     commit_buckets(fix, [message], vectors=plan.index_entries)

@@ -200,12 +200,9 @@ def _without_level(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.drop_columns([LEVEL]) if LEVEL in rows.schema.names else rows
 
 
-def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules, *, presorted: bool = True) -> Indices:
-    """Return, in key order, the position (in the slices concatenated) of the last version of every key.
-
-    ``presorted``: each slice is sorted by key (only faster).
-    """
-    versions = find_versions(slices, keys, rules.order_by, presorted=presorted)
+def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules) -> Indices:
+    """Return, in key order, the position (in the slices concatenated) of the last version of every key."""
+    versions = find_versions(slices, keys, rules.order_by)
     winners = versions.firsts
     if len(versions.contested):
         winners[versions.contested] = versions.rows[versions.ends - 1]

@@ -22,7 +22,7 @@ from airflow_paimon.core.table.masking import masked_value
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
-from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners
+from airflow_paimon.data.merge.engine import MergeRules, merge_slices
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import Run, align_runs, merge_runs, stored_run
 from airflow_paimon.data.merge.sort_keys import Keys, order_values, sort_keys
@@ -42,19 +42,15 @@ def runs_to_write(parts: Sequence[Part], schema: TableSchema, first_number: int)
         InvalidInputError: deletes, which the table's merge engine gives no meaning.
     """
     options = TableOptions(schema.options)
-    if options.merge_engine != "deduplicate" and not options.chain_table:
-        return [_merged_run(parts, schema, first_number)]
-    keeps_all = options.merge_engine == "partial-update"
-    runs = sorted_versions(parts, schema) if keeps_all else [sorted_run(parts, schema)]
-    return [rows.append_column(SEQUENCE_NUMBER, pa.array(first_number + order)) for rows, order in runs]
+    keeps_all = options.chain_table and options.merge_engine == "partial-update"
+    return _all_versions(parts, schema, first_number) if keeps_all else [_merged_run(parts, schema, first_number)]
 
 
 def merges_in_parts(schema: TableSchema) -> bool:
     """Whether rows may be sorted in parts: the runs of several calls of ``runs_to_write``, merged, are what one call
     with all rows returns. Where values are computed it is not so: a sum over deletes, or of sums, can be another one.
     """
-    options = TableOptions(schema.options)
-    return options.merge_engine == "deduplicate" or (options.merge_engine == "first-row" and not options.chain_table)
+    return TableOptions(schema.options).merge_engine in ("deduplicate", "first-row")
 
 
 def _merged_run(parts: Sequence[Part], schema: TableSchema, first_number: int) -> pa.Table:
@@ -101,17 +97,8 @@ def changes_to_write(parts: Sequence[Part], schema: TableSchema, first_number: i
     return gathered(parts, order).append_column(SEQUENCE_NUMBER, pa.array(first_number + order))
 
 
-def sorted_run(parts: Sequence[Part], schema: TableSchema) -> tuple[pa.Table, Indices]:
-    """Return the winning version of each key, sorted by key, and which row of the parts each one was.
-
-    Later rows are newer. Each row is gathered once, in its final place.
-    """
-    order = run_order(deciding_rows(parts, schema), schema)
-    return gathered(parts, order), order
-
-
-def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa.Table, Indices]]:
-    """Like ``sorted_run``, but return all versions of a key, each in a run of its own: partial updates accumulate."""
+def _all_versions(parts: Sequence[Part], schema: TableSchema, first_number: int) -> list[pa.Table]:
+    """Return all versions of a key, each in a run of its own: partial updates accumulate."""
     deciding = deciding_rows(parts, schema)
     kept = not_ignored(deciding, schema)
     if not len(kept):
@@ -120,8 +107,8 @@ def sorted_versions(parts: Sequence[Part], schema: TableSchema) -> list[tuple[pa
     order = np.argsort(keys, kind="stable")
     starts = np.flatnonzero(np.append(True, keys[order][1:] != keys[order][:-1]))
     version = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-    chosen = [kept[order[version == at]] for at in range(int(version.max()) + 1)]
-    return [(gathered(parts, rows), rows) for rows in chosen]
+    runs = [kept[order[version == at]] for at in range(int(version.max()) + 1)]
+    return [gathered(parts, rows).append_column(SEQUENCE_NUMBER, pa.array(first_number + rows)) for rows in runs]
 
 
 def deciding_rows(parts: Sequence[Part], schema: TableSchema) -> pa.RecordBatch:
@@ -145,21 +132,6 @@ def _deciding_columns(schema: TableSchema) -> list[str]:
     """Return the columns that decide which version of a key wins."""
     rules = merge_rules(schema)
     return [*dict.fromkeys((*rules.keys, *rules.sequence)), VALUE_KIND]
-
-
-def run_order(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
-    """Return the rows of a sorted run, in its order: the winning version of each key.
-
-    Later rows are newer. Deletes stay: they hide older versions elsewhere.
-    """
-    rules = merge_rules(schema)
-    kept = not_ignored(rows, schema)
-    if not len(kept):
-        return kept
-    if len(kept) < rows.num_rows:
-        rows = rows.take(pa.array(kept))
-    keys = sort_keys([[rows.column(name) for name in rules.keys]])[0]
-    return kept[pick_winners([rows], keys, rules, presorted=False)]
 
 
 def not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:

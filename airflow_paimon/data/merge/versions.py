@@ -99,15 +99,12 @@ Merged = Indices | pa.RecordBatch
 without a row has the kind -D."""
 
 
-def find_versions(
-    pieces: Sequence[pa.RecordBatch], keys: Keys, order_by: SortOrder, *, presorted: bool = True
-) -> Versions:
+def find_versions(pieces: Sequence[pa.RecordBatch], keys: Keys, order_by: SortOrder) -> Versions:
     """Group the rows by key, and order the versions of each.
 
-    If all else is equal, a retract comes before an insert, then the earlier position. ``presorted``: each piece is
-    sorted by key (only faster).
+    If all else is equal, a retract comes before an insert, then the earlier position.
     """
-    order: Indices = np.argsort(keys, kind="stable" if presorted else None)
+    order: Indices = np.argsort(keys, kind="stable")  # of presorted pieces: a merge of these
     ordered = keys[order]
     differs = ordered[1:] != ordered[:-1]
     if differs.all():
