@@ -22,7 +22,7 @@ from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import ScanPlan
-from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, changed_rows, matched_rows
+from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, differing_rows
 from airflow_paimon.data.diff.unkeyed import COUNT, surplus
 from airflow_paimon.data.files.arrow_types import ROW_KIND, SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD
 from airflow_paimon.data.files.char_values import as_read
@@ -208,15 +208,13 @@ def _keyed_difference(found: ChangeRead) -> Iterator[tuple[Kinds, pa.RecordBatch
     assert found.before is not None
     keys = found.read.schema.trimmed_primary_keys
     unit = ComparisonUnit(values=(), before=found.splits_before, after=found.splits)
-    for rows in matched_rows(KeyedComparison(keys=keys, before=found.before, after=found.read, sample=0), unit):
-        if rows.deleted is not None:
-            yield DELETE, rows.deleted
-        if rows.added is not None:
-            yield INSERT, rows.added
-        if rows.before is not None and rows.after is not None:
-            changed = pa.array(np.flatnonzero(changed_rows(rows.before, rows.after, keys)))
-            yield UPDATE_BEFORE, rows.before.take(changed)
-            yield UPDATE_AFTER, rows.after.take(changed)
+    comparison = KeyedComparison(keys=keys, before=found.before, after=found.read, sample=0)
+    for change, rows, before in differing_rows(comparison, unit):
+        if before is not None and change == "changed":
+            yield UPDATE_BEFORE, before
+            yield UPDATE_AFTER, rows
+        else:
+            yield INSERT if change == "added" else DELETE, rows
 
 
 def _plain_difference(found: ChangeRead) -> Iterator[tuple[Kinds, pa.RecordBatch]]:

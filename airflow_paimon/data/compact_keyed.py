@@ -175,9 +175,10 @@ def plan_buckets(
     expiry = record_expiry(schema, time.time(), table.label)
     read, splits = plan_read(scan, layered=True, chained=True, whole_buckets=True)
     groups = _groups(scan, read, splits, expiry, options)
+    bucket_of = StoredPartitions(schema).bucket
+    whole = {bucket_of(s.bucket): s for s in splits}
     left_open: list[OpenBucket] = []
     if head is not None:
-        bucket_of = StoredPartitions(schema).bucket
         places = {bucket_of(g.bucket): g for g in groups}
         stopped_at = (began or SnapshotRef.of(head)) if writers_stopped else None
         left_open = open_buckets(table, schema, places.keys(), head, time.time_ns() // 1_000_000, stopped_at)
@@ -191,19 +192,25 @@ def plan_buckets(
         KeyedCompactionTask, write=write, keep_deletes=options.chain_table, expiry=expiry, changelog=changelog
     )
 
-    def narrowed(chunk: Sequence[FileGroup]) -> ScanPlan:
-        return replace(scan, splits=tuple(g.bucket for g in chunk))
+    def tasks(chunk: Sequence[FileGroup]) -> list[CompactionTask]:
+        """Return a task for each part of the buckets."""
+        found: list[CompactionTask] = []
+        for group in chunk:
+            for part in group.parts:
+                own = replace(whole[bucket_of(group.bucket)], bucket=replace(group.bucket, files=())).of(part)
+                found.append(task(read=fitting_rows(read, own.files, TASK_BYTES), split=own, top=group.top))
+        return found
 
     return PlannedCompaction(
         write=write,
         groups=groups,
         left_open=left_open,
-        tasks=lambda chunk: _tasks(narrowed(chunk), chunk, task),
+        tasks=tasks,
         commit=lambda table, chunk, messages, options: commit_compaction(
             table,
             messages,
             options,
-            read=narrowed(chunk),
+            read=replace(scan, splits=tuple(g.bucket for g in chunk)),
             operation=None if follows is None else Operation.WRITE,  # as Paimon's writers name it
         ),
     )
@@ -233,21 +240,6 @@ def _groups(
         if parts:
             groups.append(FileGroup(replace(split.bucket, partition=form), parts, top))
     return groups
-
-
-def _tasks(
-    scan: ScanPlan, groups: Sequence[FileGroup], task: Callable[..., KeyedCompactionTask]
-) -> list[CompactionTask]:
-    """Return a task for each part of the buckets."""
-    merges = {(g.bucket.partition, g.bucket.bucket): g for g in groups}
-    read, splits = plan_read(scan, layered=True, whole_buckets=True, chained=True)
-    tasks: list[CompactionTask] = []
-    for split in splits:
-        merge = merges[split.bucket.partition, split.bucket.bucket]
-        for part in merge.parts:
-            own = replace(split, bucket=replace(split.bucket, files=())).of(part)
-            tasks.append(task(read=fitting_rows(read, own.files, TASK_BYTES), split=own, top=merge.top))
-    return tasks
 
 
 def _with_expired(read: TableRead, files: Sequence[DataFile], expiry: RecordExpiry | None) -> set[str]:

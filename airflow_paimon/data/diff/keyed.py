@@ -141,7 +141,7 @@ class MatchedRows(NamedTuple):
 def compare_unit(comparison: KeyedComparison, unit: ComparisonUnit) -> RowDifferences:
     """Compare both sides' rows by key."""
     found = RowDifferences()
-    for rows in matched_rows(comparison, unit):
+    for rows in _matched_rows(comparison, unit):
         if rows.deleted is not None:
             _take_all(found, "deleted", rows.deleted, comparison)
         if rows.added is not None:
@@ -164,7 +164,7 @@ class DifferingRows(NamedTuple):
 
 def differing_rows(comparison: KeyedComparison, unit: ComparisonUnit) -> Iterator[DifferingRows]:
     """Return the rows that ``compare_unit`` counts as added, changed or deleted, in bounded memory."""
-    for rows in matched_rows(comparison, unit):
+    for rows in _matched_rows(comparison, unit):
         if rows.deleted is not None:
             yield DifferingRows("deleted", rows.deleted, rows.deleted)
         if rows.added is not None:
@@ -176,7 +176,7 @@ def differing_rows(comparison: KeyedComparison, unit: ComparisonUnit) -> Iterato
                 yield DifferingRows("changed", rows.after.take(changed), rows.before.take(changed))
 
 
-def matched_rows(comparison: KeyedComparison, unit: ComparisonUnit) -> Iterator[MatchedRows]:
+def _matched_rows(comparison: KeyedComparison, unit: ComparisonUnit) -> Iterator[MatchedRows]:
     """Match both sides' rows by key, in bounded memory."""
     old, new = (
         _SortedRows(comparison.before, unit.before, comparison),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.file_sides import appended_on_main
@@ -248,7 +248,9 @@ class _Buckets:
         self._column_files = TableOptions(schema.options).data_evolution
         self.index_before, self.index_after = read_index_entries(branch, before), read_index_entries(branch, after)
         diff = difference(branch, before, after)
+        self._deleted_before, self._deleted_after = _deleted(self.index_before), _deleted(self.index_after)
         vectors = _vectors(self.index_before) ^ _vectors(self.index_after)
+        self._marked = {where.data_file for _, _, where in vectors}
         moved = diff.buckets | {self._stored.bucket(key) for key, _, _ in vectors}  # rows can go without their files
         changed = self._stored.those({key.partition for key in moved})
         counted = None if choice.specs else self._counted_rows(branch, after, changed)
@@ -304,9 +306,9 @@ class _Buckets:
         self._note_hidden(values, then, now)
         if not self._schema.primary_keys:
             known = self.rows_before.get(key.partition, 0)
-            self.rows_before[key.partition] = known + _rows(then, self.index_before)
+            self.rows_before[key.partition] = known + _rows(then, self._deleted_before)
             if not self._column_files:  # these are read in groups, of which one file alone may have changed
-                same = _untouched(then, now, self.index_before, self.index_after)
+                same = {e.file.file_name for e in then} & {e.file.file_name for e in now} - self._marked
                 then, now = ([e for e in side if e.file.file_name not in same] for side in (then, now))
         for side, entries in ((self.before, then), (self.after, now)):
             if entries:
@@ -327,8 +329,8 @@ class _Buckets:
         self.skipped_buckets += 1
         known = self.skipped.get(key.partition, Skipped())
         exact = not self._schema.primary_keys or self._count_is_exact([e.file for e in entries])
-        exact = exact and _are_counted(entries, self.index_after)
-        rows = known.rows + _rows(entries, self.index_after)
+        exact = exact and all(self._deleted_after.get(e.file.file_name, 0) is not None for e in entries)
+        rows = known.rows + _rows(entries, self._deleted_after)
         self.skipped[key.partition] = Skipped(rows=rows, exact=known.exact and exact)
 
     def _count_is_exact(self, files: Sequence[DataFile]) -> bool:
@@ -366,41 +368,22 @@ def _before(diff: Difference, key: BucketKey, now: Sequence[ManifestEntry]) -> l
     return [*(e for e in now if e.identifier not in added), *removed.values()]
 
 
-def _vectors(entries: Iterable[IndexEntry]) -> set[tuple[BucketKey, str, Any]]:
+def _vectors(entries: Iterable[IndexEntry]) -> set[tuple[BucketKey, str, DeletionVectorRange]]:
     return {
-        (BucketKey(e.partition, e.bucket), e.file_name, tuple(where))
+        (BucketKey(e.partition, e.bucket), e.file_name, where)
         for e in entries
         for where in e.deletion_vector_ranges or ()
         if where is not None
     }
 
 
-def _untouched(
-    then: Sequence[ManifestEntry],
-    now: Sequence[ManifestEntry],
-    before: Iterable[IndexEntry],
-    after: Iterable[IndexEntry],
-) -> set[str]:
-    """Return the files that both sides have, with the same rows deleted."""
-    marked = {where[0] for _, _, where in _vectors(before) ^ _vectors(after)}
-    return {e.file.file_name for e in then} & {e.file.file_name for e in now} - marked
+def _deleted(entries: Iterable[IndexEntry]) -> dict[str, int | None]:
+    """Return how many rows of each file are deleted by a vector; None: an early release didn't say it."""
+    return {where.data_file: where.cardinality for _, _, where in _vectors(entries)}
 
 
-def _are_counted(entries: Sequence[ManifestEntry], index: Iterable[IndexEntry]) -> bool:
-    """Whether the vectors of files say how many rows they delete; those of early releases don't."""
-    names = {e.file.file_name for e in entries}
-    ranges = (r for e in index for r in e.deletion_vector_ranges or () if r is not None)
-    return all(r.cardinality is not None for r in ranges if r.data_file in names)
-
-
-def _rows(entries: Sequence[ManifestEntry], index: Iterable[IndexEntry]) -> int:
-    names = {e.file.file_name for e in entries}
-    deleted = sum(
-        where[3] or 0
-        for e in index
-        for where in e.deletion_vector_ranges or ()
-        if where is not None and where[0] in names
-    )
+def _rows(entries: Sequence[ManifestEntry], deleted: Mapping[str, int | None]) -> int:
+    gone = sum(deleted.get(e.file.file_name) or 0 for e in entries)
     # column files of the same row ids (data evolution) hold the same rows
     ids = {e.file.first_row_id: e.file.row_count for e in entries if e.file.first_row_id is not None}
-    return sum(ids.values()) + sum(e.file.row_count for e in entries if e.file.first_row_id is None) - deleted
+    return sum(ids.values()) + sum(e.file.row_count for e in entries if e.file.first_row_id is None) - gone
