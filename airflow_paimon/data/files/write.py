@@ -235,17 +235,8 @@ class _UnfinishedFile:
             self._deletes += int(is_retract(rows.column(VALUE_KIND)).sum())
             found = pc.min_max(rows.column(SEQUENCE_NUMBER))
             self._sequences += [found["min"].as_py(), found["max"].as_py()]
-        stats = [column_stats(self._telling(rows, f), f.type) for f in self._target.value_fields]
+        stats = [column_stats(rows.column(f.name), f.type) for f in self._target.value_fields]
         self._collected.append((rows.num_rows, stats))
-
-    def _telling(self, rows: pa.Table, field: DataField) -> pa.ChunkedArray:
-        """Return rows that include a column's minimum and maximum; if the column is sorted, only the first and last."""
-        schema, keys, column = self._target.schema, self._target.key_fields, rows.column(field.name)
-        if field.name in schema.partition_keys and rows.num_rows and column[0].is_valid:
-            return column.slice(0, 1)
-        if keys and field.name == keys[0].name and column.type not in (pa.float32(), pa.float64()):
-            return pa.chunked_array([*column.slice(0, 1).chunks, *column.slice(len(column) - 1).chunks], column.type)
-        return column
 
     def close(self) -> DataFile:
         self._writer.close()
