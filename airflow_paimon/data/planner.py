@@ -116,7 +116,7 @@ def plan_branches(pinned: PinnedState, request: ReadRequest, sizes: GroupSizes =
         ]
         if not _selects_more_than(pinned.states, selections, sizes.entries):
             plans = plan_visible_files(pinned.states, selections, statistics=request.has_filter)
-            return plan_of(_plan_layer_reads(pinned, request, plans))
+            return plan_of(*_plan_layer_reads(pinned, request, plans))
         read = _plan_layer_reads(pinned, request, pinned.states)[0][0]
         found = _sort_into_groups(pinned.states, selections, request, sizes)
         groups = (GroupPlan(layers=_plan_layer_reads(pinned, request, plans)) for plans in found.each())

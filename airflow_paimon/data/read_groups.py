@@ -91,9 +91,9 @@ class ReadPlan:
         return [layer for group in self.groups for layer in group.layers]
 
 
-def plan_of(layers: Sequence[Layer]) -> ReadPlan:
+def plan_of(*layers: Layer) -> ReadPlan:
     """Return the plan of a read whose files are planned already, of at least one layer."""
-    return ReadPlan(read=layers[0][0], groups=[GroupPlan(layers=tuple(layers))])
+    return ReadPlan(read=layers[0][0], groups=[GroupPlan(layers=layers)])
 
 
 GroupOf = Callable[[bytes, int, str], int | None]

@@ -9,14 +9,13 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import restrict
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.planner import plan_rows, read_schema
-from airflow_paimon.data.read_groups import IN_SPARK, GroupPlan, Layer, ReadPlan, plan_of
+from airflow_paimon.data.read_groups import IN_SPARK, GroupPlan, Layer, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, system_fields
@@ -31,8 +30,6 @@ from airflow_paimon.spark.tasks import map_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-Planned = ReadPlan | Sequence[Layer]
 
 
 def read_table(
@@ -87,7 +84,7 @@ def read_table(
         version=version, timestamp=moment, columns=needed, predicate=predicate, mode=mode, gap_policy=policy
     )
     planned = plan_rows(table, read_request, IN_SPARK)
-    frame = filled_frame(frame_of(spark, planned), fields_of(planned))
+    frame = filled_frame(frame_of(spark, planned), planned.read.fields)
     if where is not None:
         frame = frame.where(where)
     if wanted is not None and needed is not None and list(needed) != list(wanted):
@@ -112,7 +109,7 @@ def _system_frame(
         predicate, needed = parse_where(spark, where, whole).predicate, None
     predicate = restrict(predicate, set(schema.field_names))
     planned = plan_rows(table, ReadRequest(columns=needed, predicate=predicate, system=kind, **at), IN_SPARK)
-    frame = filled_frame(frame_of(spark, planned), fields_of(planned))
+    frame = filled_frame(frame_of(spark, planned), planned.read.fields)
     frame = frame if where is None else frame.where(where)
     return frame if columns is None else frame.select(*map(sql_name, columns))
 
@@ -133,16 +130,8 @@ def _columns_to_read(
     return wanted, list(dict.fromkeys([*wanted, *(n for n in known if n in used)]))
 
 
-def fields_of(planned: Planned) -> tuple[DataField, ...]:
-    """Return the columns of planned reads."""
-    return (planned.read if isinstance(planned, ReadPlan) else planned[0][0]).fields
-
-
-def frame_of(spark: SparkSession, planned: Planned) -> DataFrame:
-    """Return the DataFrame of planned reads; all have the first one's columns. Only merges run in our own tasks, unless
-    files are very many.
-    """
-    plan = planned if isinstance(planned, ReadPlan) else plan_of(planned)
+def frame_of(spark: SparkSession, plan: ReadPlan) -> DataFrame:
+    """Return the DataFrame of a planned read. Only merges run in our own tasks, unless files are very many."""
     frames: list[DataFrame] = []
     if not plan.is_large:
         plan = replace(plan, groups=[_without_native(spark, group, frames) for group in plan.groups])

@@ -28,6 +28,7 @@ from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_groups import plan_of
 from airflow_paimon.data.scan import with_positions
 from airflow_paimon.spark import native_scan, parquet_scan, read_table, sql
 from airflow_paimon.spark.arrow_frames import collect_arrow
@@ -95,7 +96,7 @@ def test_row_ids_versions_and_places_of_rows(spark: SparkSession, tmp_path: Path
     read = with_positions(read)
     assert not divide(spark, read, splits).merged
     placed = [tuple(r.values()) for split in splits for b in read_split(read, split) for r in b.to_pylist()]
-    assert sorted(map(tuple, frame_of(spark, [(read, splits)]).collect())) == sorted(placed)
+    assert sorted(map(tuple, frame_of(spark, plan_of((read, splits))).collect())) == sorted(placed)
 
 
 def test_ids_that_files_store_are_read_without_positions(spark: SparkSession, tmp_path: Path) -> None:

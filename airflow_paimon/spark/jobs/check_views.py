@@ -11,6 +11,7 @@ from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.scan import with_planned_files
 from airflow_paimon.data.diff.scan import DiffPlan, DiffSide
 from airflow_paimon.data.diff.unkeyed import COUNT
+from airflow_paimon.data.read_groups import plan_of
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jobs.diff_branches import BEFORE, CHANGE, diff_frame, surplus
@@ -49,7 +50,7 @@ class CheckViews:
 
     def differing_buckets(self, columns: Sequence[str]) -> DataFrame:
         """Return the rows of the branch in buckets (files of a table without keys) that differ: all that may differ."""
-        return view_frame(self.spark, [plan_read(self.plan.after.scan, columns=columns)])
+        return view_frame(self.spark, plan_of(plan_read(self.plan.after.scan, columns=columns)))
 
     def other(self, table: str) -> DataFrame:
         """Return the rows of a table ``db.t[$branch_b][@VERSION]``."""
@@ -84,7 +85,7 @@ class CheckViews:
 
     def _side(self, side: DiffSide, columns: Sequence[str] | None, partitions: Selection | None) -> DataFrame:
         chosen = with_planned_files(side.scan, partitions)
-        return view_frame(self.spark, [plan_read(chosen, columns=columns)])
+        return view_frame(self.spark, plan_of(plan_read(chosen, columns=columns)))
 
 
 def _differing(spark: SparkSession, plan: DiffPlan) -> DataFrame:
@@ -92,7 +93,7 @@ def _differing(spark: SparkSession, plan: DiffPlan) -> DataFrame:
     from pyspark.sql import functions as sf
 
     before, after = (
-        view_frame(spark, [plan_read(side.scan, columns=plan.columns)]) for side in (plan.before, plan.after)
+        view_frame(spark, plan_of(plan_read(side.scan, columns=plan.columns))) for side in (plan.before, plan.after)
     )
     found = surplus(before, after, plan.columns)
     times, added = sf.sequence(sf.lit(1).cast("long"), sf.abs(found[COUNT])), found[COUNT] > 0

@@ -24,6 +24,7 @@ from airflow_paimon.data.diff.run_diff import Found, compare_here, diff_result, 
 from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
 from airflow_paimon.data.diff.unkeyed import COUNT, PAIRED, count_surplus
 from airflow_paimon.data.files.arrow_types import ROW_ID
+from airflow_paimon.data.read_groups import plan_of
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.failures import task_errors
@@ -95,7 +96,7 @@ def _compare_unkeyed(spark: SparkSession, plan: DiffPlan, sample: int) -> Found:
     """Like ``data.diff.unkeyed.compare_rows``, in parts."""
     schema, columns = plan.after.scan.schema, plan.read_columns
     sides = [plan_read(side.scan, columns=columns) for side in (plan.before, plan.after)]
-    before, after = (frame_of(spark, [(read, list(splits))]) for read, splits in sides)
+    before, after = (frame_of(spark, plan_of(side)) for side in sides)
     grouped = surplus(before, after, sides[0][0].columns)
     if plan.shared_row_ids:
         grouped = _paired(grouped, schema.partition_keys, plan.shared_row_ids)

@@ -10,6 +10,7 @@ from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.data.fallback_branches import other_branch
+from airflow_paimon.data.read_groups import plan_of
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.correction import CorrectionBase
@@ -54,7 +55,7 @@ class CorrectionTables(NamedTables):
 
         def rows(needed: Needed) -> DataFrame:
             columns, whole = view_columns(base.schema, self._text), bool(base.schema.primary_keys)
-            return view_frame(self._spark, [plan_read(self._scan(needed), columns=columns, whole_buckets=whole)])
+            return view_frame(self._spark, plan_of(plan_read(self._scan(needed), columns=columns, whole_buckets=whole)))
 
         return self._of_base(rows, BRANCH_VIEW) if is_large(base) else rows(EVERYTHING)
 

@@ -18,7 +18,7 @@ from airflow_paimon.data.read_groups import ReadPlan
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.jvm import has_jvm, kind_of, physical, sequence_items
-from airflow_paimon.spark.read import Planned, fields_of, frame_of
+from airflow_paimon.spark.read import frame_of
 from airflow_paimon.spark.shares import read_rows
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema
 
@@ -38,21 +38,19 @@ _LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec"
 _KEPT_LEAVES = ("RDDScanExec",)
 
 
-def view_frame(spark: SparkSession, planned: Planned) -> DataFrame:
-    """Return the DataFrame of planned reads as users see it; of a small table with rows that were read already."""
-    return filled_frame(stored_frame(spark, planned), fields_of(planned))
+def view_frame(spark: SparkSession, plan: ReadPlan) -> DataFrame:
+    """Return the DataFrame of a planned read as users see it; of a small table with rows that were read already."""
+    return filled_frame(stored_frame(spark, plan), plan.read.fields)
 
 
-def stored_frame(spark: SparkSession, planned: Planned) -> DataFrame:
+def stored_frame(spark: SparkSession, plan: ReadPlan) -> DataFrame:
     """As ``view_frame``, with rows as they are stored: by such keys they are found again."""
-    if isinstance(planned, ReadPlan) and (planned.is_large or any(group.inputs for group in planned.groups)):
-        return frame_of(spark, planned)
-    layers = planned.layers if isinstance(planned, ReadPlan) else planned
-    files = [f for _, splits in layers for s in splits for f in s.files]
-    if not files or not has_jvm(spark) or not is_small_view(files):
-        return frame_of(spark, layers)
-    fields = layers[0][0].fields
-    batches = [b for read, splits in layers for s in splits for b in read_rows(read, s)]
+    groups = [] if plan.is_large else list(plan.groups)
+    files = [f for group in groups for f in group.files]
+    if not files or any(g.inputs for g in groups) or not has_jvm(spark) or not is_small_view(files):
+        return frame_of(spark, plan)
+    fields = plan.read.fields
+    batches = [b for g in groups for read, splits in g.layers for s in splits for b in read_rows(read, s)]
     rows = pa.Table.from_batches(batches, shipped_schema(fields))
     return frame_of_arrow(spark, rows, spark_schema(fields))
 

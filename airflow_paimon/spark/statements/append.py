@@ -23,6 +23,7 @@ from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.data.copy_on_write import CopyOnWrite, copy_on_write
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.read_groups import plan_of
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
@@ -100,7 +101,9 @@ class _AppendStatement:
             files, predicate = (plan.scan, plan.write), found.predicate
             return drop_partitions(self.spark, statement, *files, predicate, dry_run=self.dry_run)
         read, splits = self._read(plan, found.predicate, found.uses if statement.kind == "DELETE" else None)
-        return self._written(plan, read, splits, self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows)
+        return self._written(
+            plan, read, splits, self.evaluation.run(stored_frame(self.spark, plan_of((read, splits)))).rows
+        )
 
     def _merge(self, kept: DataFrame, keys: Keys) -> StatementOutcome:
         """MERGE with a kept source, which says which partitions can have matching rows, before their files are looked
@@ -112,7 +115,7 @@ class _AppendStatement:
         refuse_rows_of_other(plan.scan, keys.predicate)
         read, splits = self._read(plan, keys.predicate)
         splits = [] if keys.nothing else splits
-        target = keys.within(stored_frame(self.spark, [(read, splits)]))
+        target = keys.within(stored_frame(self.spark, plan_of((read, splits))))
         rows = evaluation.run(target, kept).rows
         if statement.not_matched:
             rows = rows.union(evaluation.inserts(evaluation.unmatched(target, kept)))

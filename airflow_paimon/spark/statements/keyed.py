@@ -31,6 +31,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.merge_changelog import producer_of
+from airflow_paimon.data.read_groups import plan_of
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import TableWrite, plan_write
@@ -141,7 +142,7 @@ class _KeyedChange:
         if takes_whole_partitions(self.statement, plan, empty) and not writes_changelog(plan.table, plan.schema):
             return drop_partitions(self.spark, self.statement, plan, write, predicate, dry_run=self.dry_run)
         layer = plan_read(plan, predicate=predicate, layered=True, whole_buckets=True)
-        rows = _with_kinds(evaluation.run(stored_frame(self.spark, [layer])).rows)
+        rows = _with_kinds(evaluation.run(stored_frame(self.spark, plan_of(layer))).rows)
         few = few_rows(rows, kept=known is not None)
         return self._written(rows, few, plan, write, selection, merges=False)
 

@@ -26,7 +26,7 @@ from airflow_paimon.core.table.sys_tables import sys_table
 from airflow_paimon.core.table.table import Table, open_table, parse_version, resolve_version, split_version
 from airflow_paimon.data.fallback_branches import PinnedState, plan_head_of_other, visible_in_other, visible_in_own
 from airflow_paimon.data.planner import pin, plan_pinned
-from airflow_paimon.data.read_groups import IN_SPARK
+from airflow_paimon.data.read_groups import IN_SPARK, plan_of
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import plan_read
@@ -522,7 +522,9 @@ def own_rows(spark: SparkSession, text: str | None, plan: ScanPlan) -> DataFrame
     columns, other = view_columns(plan.schema, text), plan_head_of_other(plan)
     whole = bool(plan.schema.primary_keys)
     shown = [plan] if other is None else [visible_in_own(plan, other), visible_in_other(plan, other)]
-    return view_frame(spark, [plan_read(p, columns=columns, layered=True, whole_buckets=whole) for p in shown])
+    return view_frame(
+        spark, plan_of(*(plan_read(p, columns=columns, layered=True, whole_buckets=whole) for p in shown))
+    )
 
 
 def _with_nulls(frame: DataFrame, schema: TableSchema) -> DataFrame:
