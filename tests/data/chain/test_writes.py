@@ -286,7 +286,7 @@ def test_a_day_that_is_none_is_refused(table: Table, branch: str, day: str) -> N
     """Otherwise one wrong date would keep every day of the group from being read."""
     view = table.branch(branch)
     before = view.latest_snapshot_id(), days_of(view)
-    with pytest.raises(InvalidInputError, match=rf"d\.t: partition dt={day} is .*formatter 'yyyyMMdd'.*write its rows to"):
+    with pytest.raises(InvalidInputError, match=rf"d\.t: partition dt={day} is .*'yyyyMMdd'.*write its rows to"):
         put(view, day, (9, 9, "x"))
     assert (view.latest_snapshot_id(), days_of(view)) == before
     assert seen(table)
