@@ -69,7 +69,7 @@ _ON_METADATA: Mapping[str, str] = {
     "expire_partitions": "core.partition_expiry.expire_partitions:expire_partitions",
     "mark_partition_done": "core.partition_marks.mark_done:mark_partition_done",
     "expire_snapshots": "core.metadata_expiry.expire_snapshots_and_tags:expire_snapshots",
-    "expire_changelogs": "core.metadata_expiry.expire_changelogs:expire_changelogs",
+    "expire_changelogs": "core.metadata_expiry.expire_snapshots_and_tags:expire_changelogs",
     "expire_tags": "core.metadata_expiry.expire_snapshots_and_tags:expire_tags",
     "trigger_tag_automatic_creation": "core.metadata_expiry.automatic_tags:trigger_tag_automatic_creation",
 }

@@ -82,9 +82,7 @@ class ChainLayout:
         """
         moment = self.parsed_time(values)
         if moment is None:
-            raise self._misplaced(
-                values, "write its rows to a partition of that form, and drop this one if it exists"
-            )
+            raise self._misplaced(values, "write its rows to a partition of that form, and drop this one if it exists")
         if self.clock.texts_at(moment) != self._texts(values):
             right = self.text_of(self.values_at(self.group_of(values), moment))
             raise self._misplaced(values, f"write its rows to {right}")

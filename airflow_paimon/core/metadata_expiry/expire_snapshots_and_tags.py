@@ -1,4 +1,7 @@
-"""expire_snapshots and expire_tags: what they choose. How it is taken away: ``expiry_run``."""
+"""expire_snapshots, expire_changelogs and expire_tags: what they choose. How it is taken away: ``expiry_run``.
+
+Changelogs that outlive their snapshots, as the options ``changelog.num-retained.*`` have it, go the way of snapshots.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from airflow_paimon.core.metadata_expiry.ages import duration_ms, time_before
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
 from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import (
     BranchExpiry,
+    SnapshotRule,
     TagRule,
     branch_point_id,
     expired_tags,
@@ -28,7 +32,7 @@ from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import (
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, TAG, Root, Roots
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import ExpireSnapshots, ExpireTags, Expiry
+from airflow_paimon.core.requests.requests import ExpireChangelogs, ExpireSnapshots, ExpireTags, Expiry
 from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.consumers import Consumer, consumer_path
@@ -58,25 +62,25 @@ def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationRes
         FormatError: something that is needed can't be read. ConflictError: see ``run_expiry``.
     """
     table = context.table
-    branches = chosen_branches(table, request)
+    branches = _chosen_branches(table, request)
     time_before(request.older_than, context.now_ms, table.name)
     since = context.now_ms - duration_ms(request.retry_window, "retry_window")
 
     def choose(roots: Roots) -> ExpirySelection:
-        views = [table.branch(b) for b in (branches or every_branch(roots))]
+        views = [table.branch(b) for b in (branches or _every_branch(roots))]
         return _choose_snapshots(context, request, roots, views)
 
     return run_expiry(context, choose, operations_since_ms=since)
 
 
-def chosen_branches(table: Table, request: Expiry) -> tuple[str, ...]:
+def _chosen_branches(table: Table, request: Expiry) -> tuple[str, ...]:
     """Return the branch that was asked for; empty = all of them."""
     if request.all_branches and request.branch != MAIN:
         raise InvalidInputError(f"{table.name}: give a branch, or all_branches, not both")
     return () if request.all_branches else (table.branch(request.branch).require().branch_name,)
 
 
-def every_branch(roots: Roots) -> tuple[str, ...]:
+def _every_branch(roots: Roots) -> tuple[str, ...]:
     """Return main and all branches, without incomplete ones and those in which an operation gathers its commits."""
     left_out = {branch for branch, _ in roots.unfinished}
     return (MAIN, *(b for b in roots.branches if b not in left_out and not b.startswith(STAGING_BRANCH_PREFIX)))
@@ -87,7 +91,7 @@ def _choose_snapshots(
 ) -> ExpirySelection:
     records = {b: read_branch_record(context.table, b) for b in roots.branches}
     parents = {b: MAIN if record is None else record.from_branch for b, record in records.items()}
-    known = [(view, found) for view in views if (found := options_of(view)) is not None]
+    known = [(view, found) for view in views if (found := _options_of(view)) is not None]
     unused = [c for view, options in known for c in _unused_consumers(context, roots, view, options)]
     roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
     plans, expiring = [], []
@@ -138,12 +142,12 @@ def _choose_snapshots(
         before=before,
         after=tuple(after),
         hinted=hinted,
-        report=expiry_report(plans, "snapshots")
+        report=_expiry_report(plans, "snapshots")
         | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
     )
 
 
-def options_of(view: Table) -> TableOptions | None:
+def _options_of(view: Table) -> TableOptions | None:
     """The options of a branch; None if it has been deleted meanwhile."""
     try:
         return TableOptions(view.schema().options)
@@ -192,10 +196,10 @@ def _hints(view: Table, plan: BranchExpiry, changelogs: BranchExpiry, *, decoupl
     if first is not None and (plan.expired or _is_below(view, first)):
         hints.append((view.paths.earliest_hint, first))
     found = [Replace(path=path, data=str(number).encode(), reason="hint") for path, number in hints]
-    return [*changelog_hints(view, changelogs), *found]
+    return [*_changelog_hints(view, changelogs), *found]
 
 
-def changelog_hints(view: Table, plan: BranchExpiry) -> list[Action]:
+def _changelog_hints(view: Table, plan: BranchExpiry) -> list[Action]:
     """Return what tells other engines which long-lived changelog is the oldest; without any, no hint stays."""
     folder = view.paths.changelog_dir
     if not plan.expired:
@@ -213,7 +217,7 @@ def _is_below(view: Table, first: int) -> bool:
     return hint is not None and hint < first
 
 
-def expiry_report(plans: Sequence[BranchExpiry], what: str) -> dict[str, Any]:
+def _expiry_report(plans: Sequence[BranchExpiry], what: str) -> dict[str, Any]:
     """Return what of each branch expires, and why it is not more. ``what``: snapshots or changelogs."""
     ids = {p.branch: [r.snapshot.id for r in p.expired] for p in plans if p.expired}
     stopped = ((p.branch, p.first_kept, p.reason) for p in plans)
@@ -238,6 +242,53 @@ def _warnings(roots: Roots, plans: Sequence[BranchExpiry], parents: dict[str, st
     return found
 
 
+def expire_changelogs(context: Context, request: ExpireChangelogs) -> OperationResult:
+    """Expire long-lived changelogs of a branch, or of all, and delete what only they name.
+
+    Raises:
+        InvalidInputError: the arguments contradict each other, or the time is naive or in the future.
+        FormatError: something that is needed can't be read. ConflictError: see ``run_expiry``.
+    """
+    table = context.table
+    branches = _chosen_branches(table, request)
+    older_than_ms = time_before(request.older_than, context.now_ms, table.name)
+    limits = (older_than_ms, request.retain_min, request.retain_max, request.max_deletes)
+    if request.delete_all and any(limit is not None for limit in limits):
+        raise InvalidInputError(
+            f"{table.name}: delete_all expires all long-lived changelogs; leave older_than, retain_min, retain_max and "
+            f"max_deletes out, or delete_all"
+        )
+
+    def rule(view: Table, options: TableOptions) -> SnapshotRule | None:
+        if request.delete_all:
+            return None
+        return retention_rule(
+            options,
+            view.label,
+            now_ms=context.now_ms,
+            kind=CHANGELOG,
+            older_than_ms=older_than_ms,
+            retain_min=request.retain_min,
+            retain_max=request.retain_max,
+            max_deletes=request.max_deletes,
+        )
+
+    def choose(roots: Roots) -> ExpirySelection:
+        plans: list[tuple[Table, BranchExpiry]] = []
+        for view in (table.branch(name) for name in branches or _every_branch(roots)):
+            options = _options_of(view)
+            if options is not None:
+                plans.append((view, plan_changelogs(roots, view.branch_name, rule(view, options))))
+        return ExpirySelection(
+            expiring=tuple(r for _, plan in plans for r in plan.expired),
+            reason="older than is to be kept",
+            after=tuple(action for view, plan in plans for action in _changelog_hints(view, plan)),
+            report=_expiry_report([plan for _, plan in plans], "changelogs"),
+        )
+
+    return run_expiry(context, choose, operations_since_ms=context.now_ms)
+
+
 def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
     """Expire tags of a branch, or of all branches, except those that a branch, an undo or a keep relies on.
 
@@ -248,7 +299,7 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
             ``run_expiry``.
     """
     table = context.table.with_cached_tags()  # each tag is compared with all others
-    branches = chosen_branches(table, request)
+    branches = _chosen_branches(table, request)
     cutoff_ms = time_before(request.older_than, context.now_ms, table.name)
     if request.include_unlimited and cutoff_ms is None:
         raise InvalidInputError(f"{table.name}: include_unlimited needs older_than")
@@ -260,7 +311,7 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
     )
 
     def choose(roots: Roots) -> ExpirySelection:
-        views = [table.branch(name) for name in branches or every_branch(roots)]
+        views = [table.branch(name) for name in branches or _every_branch(roots)]
         due = [r for view in views for r in due_tags(view, roots.of(view.branch_name, TAG), rule)]
         return select_tags(table, due, TOO_OLD_OR_MANY)
 
