@@ -20,6 +20,7 @@ from airflow_paimon.core.health.files_plan import (
     count_deletions,
     count_files,
 )
+from airflow_paimon.core.table.options import TableOptions
 
 COMPACT, COMPACT_CHAIN = "compact", "compact_chain_table"
 EXPIRE_SNAPSHOTS, EXPIRE_TAGS, EXPIRE_BRANCHES = "expire_snapshots", "expire_tags", "expire_branches"
@@ -167,9 +168,7 @@ class Observed:
     snapshot: int | None
     committed_ms: int | None
     rules: FileRules
-    merge_min_count: int
-    manifest_target: int
-    most_snapshots: int
+    options: TableOptions
     groups: Sequence[FileGroup]
     unreadable_files: int = 0
     index: Sequence[IndexEntry]
@@ -185,7 +184,7 @@ def plan_health(observed: Observed) -> TableHealth:
     manifests = ManifestFigures(
         count=len(observed.manifests),
         bytes=sum(m.file_size for m in observed.manifests),
-        small=sum(is_small(m, observed.manifest_target) for m in observed.manifests),
+        small=sum(is_small(m, observed.options.manifest_target_size) for m in observed.manifests),
     )
     found = [
         *_file_reasons(files, deletions, observed.rules, observed.unreadable_files),
@@ -284,7 +283,7 @@ def _retention_reasons(observed: Observed, files: FileFigures) -> Iterator[Reaso
         "consumer-behind",
         f"consumer {held.blocked_by} keeps {held.blocked_snapshots:,} snapshots that would expire; stop its stream for "
         f"good and delete it, or set the table option consumer.expiration-time",
-        (held.blocked_snapshots, observed.most_snapshots, "snapshots", 10),
+        (held.blocked_snapshots, observed.options.number("snapshot.num-retained.min", 10), "snapshots", 10),
     )
     yield _reason(
         "replaced-files",
@@ -307,12 +306,12 @@ def _retention_reasons(observed: Observed, files: FileFigures) -> Iterator[Reaso
 
 
 def _storage_reasons(observed: Observed, manifests: ManifestFigures) -> Iterator[Reason]:
-    limit = 2 * observed.merge_min_count
+    merged_from = observed.options.manifest_merge_min_count
     yield _reason(
         "manifests",
         f"{manifests.small:,} small manifests, which each plan of a read reads; commits merge them from "
-        f"{observed.merge_min_count} on (manifest.merge-min-count)",
-        (manifests.small, limit, "manifests", 10),
+        f"{merged_from} on (manifest.merge-min-count)",
+        (manifests.small, 2 * merged_from, "manifests", 10),
         operation=COMPACT_MANIFEST,
     )
     if observed.storage is not None:

@@ -41,8 +41,8 @@ def group(
 
 def judge(groups: Sequence[FileGroup] = (), **values: Any) -> TableHealth:
     sound = Observed(
-        table="d.t", now_ms=1000 * DAY_MS, snapshot=1, committed_ms=0, rules=rules(), merge_min_count=30,
-        manifest_target=8 * MIB, most_snapshots=10, groups=groups, index=(), manifests=(), retained=RetentionFigures(),
+        table="d.t", now_ms=1000 * DAY_MS, snapshot=1, committed_ms=0, rules=rules(), options=TableOptions({}),
+        groups=groups, index=(), manifests=(), retained=RetentionFigures(),
     )  # fmt: skip
     return plan_health(replace(sound, **values))
 
