@@ -40,11 +40,6 @@ class GroupExpiry:
     waits_for: tuple[Values, ...] = ()
 
     @property
-    def deltas(self) -> tuple[Values, ...]:
-        """The delta partitions to drop; before the snapshot partitions."""
-        return (*self.orphans, *(d for s in self.segments for d in s.deltas))
-
-    @property
     def snapshots(self) -> tuple[Values, ...]:
         return tuple(s.snapshot for s in self.segments)
 

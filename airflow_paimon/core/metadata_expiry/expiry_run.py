@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
@@ -36,8 +36,6 @@ from airflow_paimon.core.store.base import batches, read_existing
 from airflow_paimon.core.table.consumers import Consumer, read_consumers
 from airflow_paimon.core.table.table import Table
 
-T = TypeVar("T")
-
 _TRIES = 5
 _LISTED = 20
 
@@ -59,6 +57,9 @@ class ExpirySelection:
     after: tuple[Action, ...] = ()
     hinted: Mapping[str, Root] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+
+
+_NOTHING = ExpirySelection(expiring=(), reason="")
 
 
 def run_expiry(
@@ -115,7 +116,7 @@ class _Expiry:
     def execute(self, choose: Callable[[Roots], ExpirySelection]) -> ExpiryOutcome:
         table, dry_run, files_to_delete = self.context.table, self.context.request.dry_run, UnreferencedFiles()
         for _ in range(_TRIES):
-            roots, selection, past_grace, planned_files = self._retry_with_all_read(lambda: self._plan_run(choose))
+            roots, selection, past_grace, planned_files = self._plan(self.reader.read_once, choose)
             if not dry_run:
                 require_committable(table)
                 table.store.check_reach(f.path for files in planned_files.stages for f in files)
@@ -128,7 +129,8 @@ class _Expiry:
         if dry_run:
             files_to_delete = planned_files
         elif past_grace or (selection.expiring and not self.grace_ms):
-            roots, past_grace, files_to_delete = self._retry_with_all_read(self._plan_deletion)  # the second phase
+            # the second phase
+            roots, _, past_grace, files_to_delete = self._plan(self.reader.gather, lambda _: _NOTHING)
             delete_unreferenced(table, files_to_delete, [r.trash for r in past_grace if r.trash is not None])
             waiting = [r.trash for r in roots.roots if r.trash is not None and r not in past_grace]
         return ExpiryOutcome(
@@ -137,28 +139,23 @@ class _Expiry:
             self._details(selection, roots, files_to_delete, planned_files, waiting),
         )
 
-    def _plan_run(
-        self, choose: Callable[[Roots], ExpirySelection]
+    def _plan(
+        self, look: Callable[[], Roots], choose: Callable[[Roots], ExpirySelection]
     ) -> tuple[Roots, ExpirySelection, list[Root], UnreferencedFiles]:
-        roots = self.reader.read_once()
-        selection = choose(roots)
-        past_grace = self._past_grace(roots)
-        return roots, selection, past_grace, self._find_unreferenced([*past_grace, *selection.expiring], roots)
-
-    def _plan_deletion(self) -> tuple[Roots, list[Root], UnreferencedFiles]:
-        roots = self.reader.gather()
-        past_grace = self._past_grace(roots)
-        return roots, past_grace, self._find_unreferenced(past_grace, roots)
-
-    def _retry_with_all_read(self, look: Callable[[], T]) -> T:
-        """Look; if a snapshot vanishes before it is read, or something is broken, once more, at all snapshots."""
+        """Plan by a look; if a snapshot vanishes before it is read, or something is broken, by one at all snapshots."""
         try:
-            return look()
+            return self._plan_on(look(), choose)
         except (Vanished, FormatError):
             if self.reader.reads_snapshots:
                 raise
         self.reader.read_all()
-        return look()
+        return self._plan_on(look(), choose)
+
+    def _plan_on(
+        self, roots: Roots, choose: Callable[[Roots], ExpirySelection]
+    ) -> tuple[Roots, ExpirySelection, list[Root], UnreferencedFiles]:
+        selection, past_grace = choose(roots), self._past_grace(roots)
+        return roots, selection, past_grace, self._find_unreferenced([*past_grace, *selection.expiring], roots)
 
     def add_done(self, error: PaimonError) -> None:
         """Say in an error what had expired before it."""
