@@ -165,41 +165,33 @@ _Entries = dict[str, list[tuple[int, FileId]]]
 """Entries of some files, by manifest: kind and file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormerReader:
-    """What a root names that had all of ``files`` live: manifests that it shares with others then need no reading."""
-
-    references: RootReferences
-    files: frozenset[FileId]
-
-
 def readers_of(
     table: Table,
     files: Set[str],
     living: Sequence[RootReferences],
     *,
-    former_readers: Sequence[FormerReader] = (),
+    former_readers: Sequence[tuple[RootReferences, Set[FileId]]] = (),
     may_be_in: Callable[[ManifestFile], bool] = lambda _: True,
 ) -> dict[str, list[Root]]:
     """Return which of ``living`` read each of some data files, given by their names; at most ``MOST_READERS`` each.
 
-    ``former_readers``: if given, together they hold all ``files`` but changelog files. ``may_be_in``: whether a
-    manifest can name any of them.
+    ``former_readers``: roots with what each had live, if together that was all of ``files`` but changelog files:
+    manifests that they share with others then need no reading. ``may_be_in``: whether a manifest can name any of them.
 
     Raises:
         FormatError: a manifest is missing or unreadable.
     """
-    common = _common([f.references for f in former_readers], living)
-    own = {id(r): _own(r, common) for r in (*(f.references for f in former_readers), *living)}
+    common = _common([former for former, _ in former_readers], living)
+    own = {id(r): _own(r, common) for r in (*(former for former, _ in former_readers), *living)}
     manifests = (m for some in (*(found for found, _ in own.values()), *(r.changelog for r in living)) for m in some)
     wanted = {m.file_name: m for m in manifests if may_be_in(m)}
     entries = _restricted(table, list(wanted.values()), files)
     # Files that are live by the common manifests alone: what a former reader has and doesn't add itself, or deletes
     # itself (a file that compaction only moved is deleted on one level and added on another one, under the same name).
     common_files: set[FileId] = set()
-    for former in former_readers:
-        added, deleted = _net(entries, own[id(former.references)][0])
-        common_files |= {f for f in former.files if f not in added} | deleted
+    for former, had in former_readers:
+        added, deleted = _net(entries, own[id(former)][0])
+        common_files |= (had - added) | deleted
     readers: dict[str, list[Root]] = {}
     for references in sorted(living, key=lambda r: r.root.snapshot.id):
         state, shares = own[id(references)]

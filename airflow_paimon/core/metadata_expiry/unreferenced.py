@@ -7,7 +7,7 @@ repeated; the trash entries go last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -16,7 +16,6 @@ from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknow
 from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.metadata_expiry.references import (
-    FormerReader,
     RootReferences,
     read_references,
     readers_of,
@@ -54,7 +53,7 @@ def find_unreferenced(table: Table, expired: Sequence[Root], living: Sequence[Ro
     names = read_references(table, living)
     found, unreadable = _read_expired(table, expired)
     candidates, schema_of = _Candidates(), cache(partial(_schema_of, table))
-    former_readers: list[FormerReader] = []  # the expired roots that had the candidates
+    former_readers: list[tuple[RootReferences, Set[FileId]]] = []  # the expired roots, and which candidates they had
     own, copies = _without_copies(found, names)
     for one, nearest, change in _changes(table, own, names):
         if change is None:
@@ -63,17 +62,15 @@ def find_unreferenced(table: Table, expired: Sequence[Root], living: Sequence[Ro
             unreadable.append(one)
         else:
             candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), change.values())
-            former_readers.append(FormerReader(references=one, files=frozenset(change)))
+            former_readers.append((one, change.keys()))
     _add_changelog(table, candidates, found, names, schema_of)
-    files = set(candidates.files) - candidates.maybe_in_states
     stored = StoredPartitions(table.branch(MAIN).schema())
     may_be_in = stored.manifests_with(candidates.partitions, candidates.buckets)
+    files, former = set(candidates.files), () if candidates.may_be_older else former_readers
     try:
-        readers = readers_of(table, files, names, former_readers=former_readers, may_be_in=may_be_in)
+        readers = readers_of(table, files, names, former_readers=former, may_be_in=may_be_in)
     except FormatError:  # manifests of expired roots are gone: another expiry runs, or one was interrupted
         readers = readers_of(table, files, names, may_be_in=may_be_in)
-    if candidates.maybe_in_states:
-        readers |= readers_of(table, candidates.maybe_in_states, names, may_be_in=may_be_in)
     files_to_delete = _collect(candidates, readers, [*found, *(n for n in unreadable if n not in found)], names)
     lost = [n.root for n in unreadable if n.root.trash is None or not n.root.trash.reaping]
     return replace(files_to_delete, copies=tuple(sorted(copies)), unreadable=tuple(r.label for r in lost))
@@ -131,13 +128,13 @@ def execute_groups(
 class _Candidates:
     """Data and changelog files that expired roots named, by name.
 
-    ``maybe_in_states``: those of ``changelog`` that may be data files as well: what a changelog without a list of its
-    own adds.
+    ``may_be_older``: some of ``changelog`` may be data files as well, which no expired root has live: what a changelog
+    without a list of its own adds.
     """
 
     files: dict[str, list[UnreferencedFile]] = field(default_factory=dict)
     changelog: set[str] = field(default_factory=set)
-    maybe_in_states: set[str] = field(default_factory=set)
+    may_be_older: bool = False
     partitions: set[bytes] = field(default_factory=set)
     buckets: set[int] = field(default_factory=set)
     external: int = 0
@@ -240,7 +237,7 @@ def _add_changelog(
         entries = [e for part in read_entries(table, own) for e in part if e.kind == FileKind.ADD] if own else []
         new = {e.file.file_name for e in entries} - candidates.files.keys()
         candidates.changelog |= new
-        candidates.maybe_in_states |= new if without_list else set()
+        candidates.may_be_older |= without_list and bool(new)
         if entries:
             candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), entries)
 

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import FileId
-from airflow_paimon.core.metadata_expiry.references import FormerReader, RootReferences, read_references, readers_of
+from airflow_paimon.core.metadata_expiry.references import RootReferences, read_references, readers_of
 from airflow_paimon.core.metadata_expiry.root_values import Roots, TrashEntry
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.table.live_entries import live_entries
@@ -178,8 +178,8 @@ def test_readers_are_those_that_a_full_read_of_every_root_gives(table: Table, se
         assert len(readers) == min(3, len(exact[name]))
     for at in range(0, len(every), 5):
         expiring, living = every[at : at + 2], every[:at] + every[at + 2 :]
-        former_readers = [FormerReader(references=n, files=frozenset(_live(table, n))) for n in expiring]
-        held = {k.file_name for h in former_readers for k in h.files}
+        former_readers = [(n, frozenset(_live(table, n))) for n in expiring]
+        held = {k.file_name for _, files in former_readers for k in files}
         found = readers_of(table, held, living, former_readers=former_readers)
         assert found.keys() == {f for f in held if any(f in live[id(n)] for n in living)}
 
@@ -210,7 +210,7 @@ def test_manifests_that_all_roots_share_are_not_read(table: Table) -> None:
     *living, expiring = read_references(seen, RootReader(seen).gather().of("main", "snapshot"))[::-1]
     shared = {m.file_name for m in expiring.state}
     counting.tally.reset()
-    readers = readers_of(seen, {"x"}, living, former_readers=[FormerReader(references=expiring, files=frozenset())])
+    readers = readers_of(seen, {"x"}, living, former_readers=[(expiring, frozenset())])
     assert readers == {}
     read = "".join(uri for _, uri in counting.tally.log)
     assert not any(name in read for name in shared)
