@@ -186,9 +186,8 @@ def summarize_chain_maintenance(
 
     ``longest_chain``: deltas that a read of the newest partition of the worst group merges.
     """
-    from airflow_paimon.core.chain.read_plan import find_gaps, plan_chain_read
+    from airflow_paimon.core.chain.read_plan import report_groups
     from airflow_paimon.core.chain.state import gather_chain
-    from airflow_paimon.core.errors import PaimonError
 
     state = gather_chain(open_main(params))
     outcomes: dict[str, int] = {}
@@ -199,13 +198,8 @@ def summarize_chain_maintenance(
             rows += one.get("rows_out", 0)
             files_in += one.get("files_in", 0)
             files_out += one.get("files_out", 0)
-    longest: int | None
-    gaps: int | None
-    try:
-        longest = max((len(r.deltas) for r in plan_chain_read(state.layout, state.partitions)), default=0)
-        gaps = len(find_gaps(state.layout, state.partitions))
-    except PaimonError:  # a partition without a partition time: check_chain_table names it
-        longest = gaps = None
+    groups = report_groups(state.layout, state.partitions)
+    sound = not any(g.without_time or g.misspelt for g in groups)  # check_chain_table names such partitions
     gone = expired["details"] if expired else {}
     held = state.partitions
     return {
@@ -220,9 +214,9 @@ def summarize_chain_maintenance(
         "warnings": gone.get("warnings", []),
         "snapshot_partitions": len(held.snapshot),
         "delta_partitions": len(held.delta),
-        "groups": len({state.layout.group_of(v) for v in held.all}),
-        "longest_chain": longest,
-        "gaps": gaps,
+        "groups": len(groups),
+        "longest_chain": max((len(g.pending) for g in groups), default=0) if sound else None,
+        "gaps": sum(len(g.gaps or ()) for g in groups) if sound else None,
         "snapshots": state.snapshot_ids,
     }
 

@@ -93,13 +93,13 @@ def find_chain_problems(table: Table) -> ChainCheck:
             findings += [*_other_options(name, main, schema), *_id_clashes(table, name)]
     layout = None if schema_problems(main) else chain_layout(main, table.name)
     same_keys = all(s is not None and s.partition_keys == main.partition_keys for s in schemas)
-    if layout is None or not same_keys:
-        return ChainCheck(findings=tuple(worst_first(findings)))
-    try:
-        return _check_partitions(table, layout, names, findings)
-    except (FormatError, NotFoundError) as error:
-        findings.append(unreadable_metadata(table.name, error, "reads of the chain fail; run check_table for more"))
-        return ChainCheck(findings=tuple(worst_first(findings)))
+    if layout is not None and same_keys:
+        try:
+            return _check_partitions(table, layout, names, findings)
+        except (FormatError, NotFoundError) as error:
+            lost = "reads of the chain fail; run check_table for more"
+            findings.append(unreadable_metadata(table.name, error, lost))
+    return ChainCheck(findings=tuple(worst_first(findings)))
 
 
 def _check_partitions(table: Table, layout: ChainLayout, names: Sequence[str], before: list[Finding]) -> ChainCheck:
