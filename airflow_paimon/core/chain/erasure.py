@@ -14,12 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Values
-from airflow_paimon.core.chain.provenance import (
-    LiveParts,
-    gather_provenances,
-    record_provenance,
-    replace_record,
-)
+from airflow_paimon.core.chain.provenance import LiveParts, gather_provenances, record_provenance, replace_record
 from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.state import ChainState
 from airflow_paimon.core.table.scan import ScanPlan

@@ -64,6 +64,10 @@ from airflow_paimon.core.table.table import Table
 _SHOWN = 5
 
 
+_Lost = tuple[frozenset[Values], str]
+"""Dropped partitions that are still needed, and why, which follows their names in the message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCheck:
     """The assumptions of a commit that drops partitions of ``role``'s branch.
@@ -96,7 +100,7 @@ class DropCheck:
         if lost is None:
             return None
         view = self.plan.table
-        chosen = StoredPartitions(self.plan.schema).where(lost.partitions.__contains__)
+        chosen = StoredPartitions(self.plan.schema).where(lost[0].__contains__)
         options = CommitOptions(guard_options=CHECKED_BY_CALLER)
         # late rows add to deltas; a snapshot partition that exists again was reloaded
         beside_appends = self.role == ChainBranch.DELTA
@@ -111,7 +115,7 @@ class DropCheck:
         then = f"they {back}: find the other job that drops partitions, then run it again"
         return self._dropped_error(lost, then, number)
 
-    def _lost(self) -> LostPartitions | None:
+    def _lost(self) -> _Lost | None:
         """Find the partitions to restore."""
         view, seen = self.other.table, self.other.snapshot
         head = view.latest_snapshot()
@@ -120,10 +124,11 @@ class DropCheck:
         now = partitions_in(plan_snapshot(view, head, view.schema()))
         return self._needed_anchors(now) if self.role == ChainBranch.SNAPSHOT else self._needed_deltas(now)
 
-    def _dropped_error(self, lost: LostPartitions, then: str, snapshot_id: int | None) -> UnsafeOperationError:
-        texts = sorted(map(self.layout.text_of, lost.partitions))
+    def _dropped_error(self, lost: _Lost, then: str, snapshot_id: int | None) -> UnsafeOperationError:
+        partitions, why = lost
+        texts = sorted(map(self.layout.text_of, partitions))
         return UnsafeOperationError(
-            f"{self.main.label}: {self.role} partitions {listed(texts)} were dropped at the same moment as {lost.why}; "
+            f"{self.main.label}: {self.role} partitions {listed(texts)} were dropped at the same moment as {why}; "
             f"{then}",
             details={"partitions": texts, "snapshot": snapshot_id},
         )
@@ -139,7 +144,7 @@ class DropCheck:
             details={"partitions": texts, "snapshot": before},
         )
 
-    def _needed_anchors(self, deltas: frozenset[Values]) -> LostPartitions | None:
+    def _needed_anchors(self, deltas: frozenset[Values]) -> _Lost | None:
         held, records = partitions_in(self.plan), records_in(self.main, self.layout, self.plan)
         needed = required_anchors(self.layout, held, self.after, deltas, records)
         if not needed:
@@ -147,9 +152,9 @@ class DropCheck:
         missing = sorted({self.layout.text_of(m) for n in needed for m in n.missing if m is not None})
         branch = self.layout.delta_branch
         why = f"{listed(missing)} of branch {branch}" if missing else "deltas that build on them were added"
-        return LostPartitions(frozenset(n.values for n in needed), why)
+        return frozenset(n.values for n in needed), why
 
-    def _needed_deltas(self, anchors: frozenset[Values]) -> LostPartitions | None:
+    def _needed_deltas(self, anchors: frozenset[Values]) -> _Lost | None:
         held = partitions_in(self.other)
         if held <= anchors:
             return None
@@ -160,15 +165,7 @@ class DropCheck:
             return None
         gone = sorted(self.layout.text_of(n.values) for n in needed if missing & set(n.missing))
         why = f"{listed(gone)} of branch {self.layout.snapshot_branch}, which held their rows"
-        return LostPartitions(frozenset(missing), why)
-
-
-@dataclass(frozen=True, slots=True)
-class LostPartitions:
-    """Dropped partitions that are still needed; ``why`` follows their names in the message."""
-
-    partitions: frozenset[Values]
-    why: str
+        return frozenset(missing), why
 
 
 def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFrom:

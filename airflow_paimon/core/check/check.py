@@ -27,18 +27,11 @@ from airflow_paimon.core.check import (
     check_sets,
 )
 from airflow_paimon.core.check.check_hash_indexes import HASH_INDEX, rebuild_hash_indexes
-from airflow_paimon.core.check.check_keys import (
-    KEYS_TWICE,
-)
+from airflow_paimon.core.check.check_keys import KEYS_TWICE
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.check.row_checks import NO_ROWS, TOLD_BY_ROWS, RowChecks
 from airflow_paimon.core.commit.put import execute
-from airflow_paimon.core.errors import (
-    FormatError,
-    InvalidInputError,
-    NotFoundError,
-    UnsafeOperationError,
-)
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import CompactPartition, Plan, RebuildIndexes, UpdateCatalog
 from airflow_paimon.core.requests.context import Context, OperationResult

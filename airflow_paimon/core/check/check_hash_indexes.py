@@ -15,12 +15,7 @@ from airflow_paimon.core.commit.conditions import has_dynamic_buckets, has_movin
 from airflow_paimon.core.commit.draft import Draft, Receipt
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.put import execute, put_new
-from airflow_paimon.core.errors import (
-    ConflictError,
-    FormatError,
-    NotFoundError,
-    UnsafeOperationError,
-)
+from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.hash_index import (
     INDEX_TYPE,
     Hashes,
@@ -31,18 +26,13 @@ from airflow_paimon.core.format.hash_index import (
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import Delete, RebuildIndexes
-from airflow_paimon.core.requests.findings import (
-    ERROR,
-    Finding,
-)
+from airflow_paimon.core.requests.findings import ERROR, Finding
 from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket, check_known
 from airflow_paimon.core.table.live_entries import live_buckets
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import (
-    INDEX_DIR,
-)
+from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 

@@ -8,13 +8,7 @@ from airflow_paimon.core.check.row_checks import FindDuplicateRowIds
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
-from airflow_paimon.core.row_tracking.row_ids_plan import (
-    beyond,
-    has_row_ids,
-    overlapping,
-    ranged,
-    torn_groups,
-)
+from airflow_paimon.core.row_tracking.row_ids_plan import beyond, has_row_ids, overlapping, ranged, torn_groups
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
