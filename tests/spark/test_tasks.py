@@ -32,7 +32,7 @@ def split(number: int, size: int) -> ReadSplit:
 def split_groups(splits: list[ReadSplit]) -> list[list[ReadSplit]]:
     """The splits of each task of a read."""
     read: Any = None  # what is read of them doesn't matter here
-    return [unpacked(share)[1] for share in task_shares(plan_of([(read, splits)]))]
+    return [unpacked(share)[1] for share in task_shares(plan_of((read, splits)))]
 
 
 @pytest.mark.parametrize(
