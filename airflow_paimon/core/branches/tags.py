@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_unexpired, keep_tag_needed
@@ -123,26 +123,52 @@ def _replace_tag(
     refuse_tag_of_set(view, existing)
     refuse_second_automatic(view, tag)
     reason = f"names snapshot {tag.snapshot.id} of {view.branch_name} (replaces the existing tag)"
-    action = replacement(view, existing, tag, reason)
-    plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
+    return _set_instead(context, request, view, plan_tag(view, tag, existing, reason))
+
+
+def _set_instead(context: Context, request: CreateTag | ReplaceTag, view: Table, change: TagChange) -> OperationResult:
+    tag = change.tag
+    plan = Plan(operation=request.operation, table=view.name, actions=(change.action,), summary={"tag": tag.name})
     if not request.dry_run:
-        put_instead(view, action, tag, existing, context.now_local)
+        set_tag(view, change, context.now_local)
     return _tagged(context, request, tag.snapshot, plan)
 
 
-def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag, now: datetime) -> None:
-    """Put a tag in the place of another one of its name. ``now``: local time.
+@dataclass(frozen=True, slots=True)
+class TagChange:
+    """A tag to set. ``existing``: the one of its name in whose place it comes, None: there is none."""
+
+    tag: Tag
+    action: PutNew | Replace
+    existing: Tag | None = None
+
+
+def plan_tag(view: Table, tag: Tag, existing: Tag | None = None, reason: str | None = None) -> TagChange:
+    """Plan to set a tag; raises as ``replacement``."""
+    reason = reason or f"names snapshot {tag.snapshot.id} of {view.branch_name}"
+    if existing is not None:
+        return TagChange(tag, replacement(view, existing, tag, reason), existing)
+    return TagChange(tag, PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason, same_ok=True))
+
+
+def set_tag(view: Table, change: TagChange, now: datetime) -> None:
+    """Set a tag. ``now``: local time.
 
     Raises:
-        UnsafeOperationError: that one has got a hold meanwhile. ConflictError: see ``check_held``.
+        AlreadyExistsError: somebody else has just set another one. UnsafeOperationError: the existing one has got a
+            hold meanwhile. ConflictError: it was changed, or see ``check_held``.
     """
+    tag, action, existing = change.tag, change.action, change.existing
     try:
-        put_replacement(view, action)
+        if isinstance(action, Replace):
+            put_replacement(view, action)
+        else:
+            execute(view, [action])
     except ConflictError:
         check_deletable(view, view.tag(tag.name))  # refuses one that has got a hold
         raise
     check_held(view, tag, existing, now)
-    if tag.legal_hold is not None:
+    if isinstance(action, Replace) and tag.legal_hold is not None:
         _settle_legal_hold(view, action, tag)
 
 
@@ -160,13 +186,9 @@ def _settle_legal_hold(view: Table, action: Replace, tag: Tag) -> None:
         put_replacement(view, action)
         check_held(view, tag, None)
     elif now != tag:
-        raise _changed(view, tag)
-
-
-def _changed(view: Table, tag: Tag) -> ConflictError:
-    return ConflictError(
-        f"{view.label}: tag {tag.name!r} was changed while it was put under a hold; inspect it, then run this again"
-    )
+        raise ConflictError(
+            f"{view.label}: tag {tag.name!r} was changed while it was put under a hold; inspect it, then run this again"
+        )
 
 
 def _tagged(
@@ -205,7 +227,11 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
     if existing is not None and request.if_exists != "replace":
         if request.if_exists == "skip" and existing.snapshot.identity == snapshot.identity:
             if request.hold is not None and existing.legal_hold is None:
-                return _set_legal_hold(context, request, view, replace(tag, snapshot=existing.snapshot), existing)
+                # without its retention, by which other engines would expire it
+                held = replace(tag, snapshot=existing.snapshot)
+                return _set_instead(
+                    context, request, view, plan_tag(view, held, existing, f"it {held.legal_hold_text}")
+                )
             _refuse_second_legal_hold(view, existing, request)
             return _already_there(context, request, snapshot)
         raise AlreadyExistsError(
@@ -215,32 +241,18 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
     if existing is not None:
         return _replace_tag(context, request, view, tag, existing)
     refuse_second_automatic(view, tag)
-    action = plan_put(view, tag)
+    change = plan_tag(view, tag)
     marks = [plan_success_file(view, name, context.now_ms)] if makes_success_files(view) else []
-    plan = Plan(operation=request.operation, table=view.name, actions=(action, *marks), summary={"tag": tag.name})
+    plan = Plan(
+        operation=request.operation, table=view.name, actions=(change.action, *marks), summary={"tag": tag.name}
+    )
     if not request.dry_run:
         try:
-            put_tag(view, action, tag)
+            set_tag(view, change, context.now_local)
         except AlreadyExistsError:
             raise ConflictError(f"{view.label}: tag {name!r} was created by a concurrent operation") from None
         execute(view, marks)
     return _tagged(context, request, snapshot, plan)
-
-
-def plan_put(view: Table, tag: Tag) -> PutNew:
-    """Return the action that sets a tag which does not exist."""
-    reason = f"names snapshot {tag.snapshot.id} of {view.branch_name}"
-    return PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason, same_ok=True)
-
-
-def put_tag(view: Table, action: Action, tag: Tag) -> None:
-    """Set a tag which does not exist.
-
-    Raises:
-        AlreadyExistsError: somebody else has just set another one. ConflictError: see ``check_held``.
-    """
-    execute(view, [action])
-    check_held(view, tag, None)
 
 
 def refuse_second_automatic(view: Table, tag: Tag, *, instead_of: str | None = None) -> None:
@@ -264,24 +276,6 @@ def refuse_second_automatic(view: Table, tag: Tag, *, instead_of: str | None = N
             f"{view.label}: {tag.name!r} is the name of an automatic tag ({MODE}={rules.mode}), and snapshot "
             f"{tag.snapshot.id} has the automatic tag {other!r}; choose another name"
         )
-
-
-def _set_legal_hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing: Tag) -> OperationResult:
-    """Put a hold on a tag that exists. It loses its retention, by which other engines would expire it.
-
-    Raises:
-        ConflictError: the tag was replaced, or somebody else has put a hold on it, meanwhile.
-    """
-    action = replacement(view, existing, tag, f"it {tag.legal_hold_text}")
-    plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
-    if not request.dry_run:
-        try:
-            put_replacement(view, action)
-        except ConflictError as error:
-            raise _changed(view, tag) from error
-        check_held(view, tag, existing, context.now_local)
-        _settle_legal_hold(view, action, tag)
-    return _tagged(context, request, tag.snapshot, plan)
 
 
 def _refuse_second_legal_hold(view: Table, existing: Tag, request: CreateTag) -> None:
@@ -407,11 +401,6 @@ def _renamed(
     details |= {"replayed": True} if replayed else {}
     at = {"before": tag.snapshot.id, "after": tag.snapshot.id}
     return context.result(plan, branch=request.branch, changed=True, **at, details=details)
-
-
-def is_held(view: Table, tag: Tag) -> bool:
-    """Whether no expiry has taken the snapshot of a tag before that was set, see ``check_held``."""
-    return _is_kept_besides(view, tag) and not lost_between(view, tag.snapshot)
 
 
 def _is_kept_besides(view: Table, tag: Tag) -> bool:

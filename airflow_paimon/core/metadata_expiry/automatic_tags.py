@@ -7,17 +7,17 @@ own time or watermark decides, the tags are the same when this runs later, as lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
-from airflow_paimon.core.branches.tag_files import makes_success_files, plan_success_file, replacement
+from airflow_paimon.core.branches.tag_files import makes_success_files, plan_success_file
 from airflow_paimon.core.branches.tags import (
+    TagChange,
     check_deletable,
-    plan_put,
-    put_instead,
-    put_tag,
+    plan_tag,
     refuse_own_name,
     refuse_tag_of_set,
+    set_tag,
 )
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import execute
@@ -41,7 +41,7 @@ from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import TOO_OL
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpiryOutcome, ExpirySelection, expire
 from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import TagRule
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Roots
-from airflow_paimon.core.plan import Action, Plan, Replace
+from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireTags, TriggerTagAutomaticCreation
 from airflow_paimon.core.table.history import existing_snapshots
@@ -51,15 +51,6 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.tag_periods import BATCH, NONE, WATERMARK, TagRules, local_time, tag_rules
 
 _TO_PARTITION = "metastore.tag-to-partition"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Put:
-    """A tag to set. ``existing``: the one that it replaces, in the mode batch."""
-
-    tag: Tag
-    action: Action
-    existing: Tag | None = None
 
 
 def trigger_tag_automatic_creation(context: Context, request: TriggerTagAutomaticCreation) -> OperationResult:
@@ -155,32 +146,24 @@ def _batch_tag(view: Table, rules: TagRules) -> NewTags:
     return NewTags(tags=[(name, head)])
 
 
-def _planned(context: Context, view: Table, rules: TagRules, name: str, snapshot: Snapshot) -> _Put:
+def _planned(context: Context, view: Table, rules: TagRules, name: str, snapshot: Snapshot) -> TagChange:
     tag = Tag(name=name, snapshot=snapshot)
     if rules.retained is not None and rules.retained > timedelta():
         tag = replace(tag, create_time=context.now_local, time_retained=rules.retained)
     existing = view.find_tag(name) if rules.mode == BATCH else None
     if existing is None:
-        return _Put(tag=tag, action=plan_put(view, tag))
+        return plan_tag(view, tag)
     reason = f"names snapshot {snapshot.id}, the latest (replaces the tag of snapshot {existing.snapshot.id})"
-    return _Put(
-        tag=tag,
-        action=replacement(view, existing, tag, reason),
-        existing=existing,
-    )
+    return plan_tag(view, tag, existing, reason)
 
 
-def _set(context: Context, puts: Sequence[_Put]) -> list[_Put]:
+def _set(context: Context, puts: Sequence[TagChange]) -> list[TagChange]:
     """Set the tags, and return those that nobody else has set before."""
     view = context.table
-    done: list[_Put] = []
+    done: list[TagChange] = []
     for put in puts:
         try:
-            if put.existing is not None:
-                assert isinstance(put.action, Replace)
-                put_instead(view, put.action, put.tag, put.existing, context.now_local)
-            else:
-                put_tag(view, put.action, put.tag)
+            set_tag(view, put, context.now_local)
         except AlreadyExistsError:
             continue  # Paimon's committer, or another run, was faster
         except (ConflictError, UnsafeOperationError) as error:
@@ -190,7 +173,7 @@ def _set(context: Context, puts: Sequence[_Put]) -> list[_Put]:
     return done
 
 
-def _expire(context: Context, rules: TagRules, puts: Sequence[_Put]) -> ExpiryOutcome:
+def _expire(context: Context, rules: TagRules, puts: Sequence[TagChange]) -> ExpiryOutcome:
     """Expire the tags that are too many, and those whose retention has passed, as ``expire_tags`` does."""
     request, table = context.request, context.table.with_cached_tags()
     expiry = ExpireTags(warehouse=request.warehouse, table=request.table, now=request.now, dry_run=request.dry_run)

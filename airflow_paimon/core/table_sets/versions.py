@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
 from airflow_paimon.core.branches.tag_files import deletion
-from airflow_paimon.core.branches.tags import check_deletable, is_held
+from airflow_paimon.core.branches.tags import check_deletable, check_held, plan_tag, set_tag
 from airflow_paimon.core.catalogs import Catalog, open_catalog
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.lost_races import wait_after_lost_race
@@ -320,14 +321,12 @@ def _tag(view: Table, name: str, pin: SetMember) -> None:
         ConflictError: the snapshot has expired, or the tag is on another one.
     """
     existing = view.find_tag(name)
-    tag = existing or Tag(name=name, snapshot=_pinned(view, pin))
     if existing is None:
-        put = PutNew(path=view.paths.tag(name), data=tag.to_bytes(), reason="of a table set", same_ok=True)
-        execute(view, [put])
-    elif tag.snapshot.identity != pin.identity:
-        raise ConflictError(f"{view.name}: tag {name!r} is on snapshot {tag.snapshot.id} already")
-    if not is_held(view, tag):
-        raise ConflictError(f"{view.name}: snapshot {tag.snapshot.id} expired while it was tagged")
+        set_tag(view, plan_tag(view, Tag(name=name, snapshot=_pinned(view, pin))), datetime.now())
+    elif existing.snapshot.identity != pin.identity:
+        raise ConflictError(f"{view.name}: tag {name!r} is on snapshot {existing.snapshot.id} already")
+    else:
+        check_held(view, existing, None)
 
 
 def _pinned(view: Table, pin: SetMember) -> Snapshot:
