@@ -134,7 +134,7 @@ class RestCatalog(Catalog):
         own = storage_options(path, json.loads(self.given), connected.options.storage)
         if connected.options.flag("data-token.enabled", False):
             endpoint = connected.options.own.get("dlf.oss-endpoint")
-            return TokenStore(connected.client, (database, table), path, own, endpoint=endpoint)
+            return TokenStore(connected.client, (database, table), path, own, endpoint)
         return open_store(path, own)
 
 

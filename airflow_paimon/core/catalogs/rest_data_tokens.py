@@ -14,6 +14,7 @@ from airflow_paimon.core.catalogs.options import catalog_options
 from airflow_paimon.core.catalogs.rest_client import RestClient
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store.base import folder_name, join
 from airflow_paimon.core.store.opening import java_options, merged_options
 from airflow_paimon.core.store.wrapper import StoreWrapper
 
@@ -56,29 +57,22 @@ def _token(client: RestClient, table: tuple[str, str]) -> _Token:
 class TokenStore(StoreWrapper):
     """A folder that is reached by the token that the server gives for a table."""
 
-    __slots__ = ("_below", "_client", "_endpoint", "_options", "_path", "_table")
+    __slots__ = ("_client", "_endpoint", "_options", "_path", "_table")
 
     def __init__(
-        self,
-        client: RestClient,
-        table: tuple[str, str],
-        path: str,
-        options: Mapping[str, Any],
-        *,
-        below: str = "",
-        endpoint: str | None = None,
+        self, client: RestClient, table: tuple[str, str], path: str, options: Mapping[str, Any], endpoint: str | None
     ) -> None:
         self._client, self._table, self._path = client, table, path
-        self._options, self._below, self._endpoint = dict(options), below, endpoint
+        self._options, self._endpoint = dict(options), endpoint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open, (self._client, self._table, self._path, self._options, self._below, self._endpoint)
+        return TokenStore, (self._client, self._table, self._path, self._options, self._endpoint)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokenStore) and (other._path, other._below) == (self._path, self._below)
+        return isinstance(other, TokenStore) and other._path == self._path
 
     def __hash__(self) -> int:
-        return hash((self._path, self._below))
+        return hash(self._path)
 
     @property
     def inner(self) -> Store:  # type: ignore[override]
@@ -86,15 +80,8 @@ class TokenStore(StoreWrapper):
         if self._endpoint:
             token_options["fs.oss.endpoint"] = self._endpoint
         token_options = java_options(self._path, token_options)
-        store = open_store(self._path, merged_options(self._path, self._options, token_options))
-        return store.child(self._below) if self._below else store
+        return open_store(self._path, merged_options(self._path, self._options, token_options))
 
     def child(self, path: str) -> Store:
-        below = f"{self._below}/{path}" if self._below else path
-        return _open(self._client, self._table, self._path, self._options, below, self._endpoint)
-
-
-def _open(
-    client: RestClient, table: tuple[str, str], path: str, options: Mapping[str, Any], below: str, endpoint: str | None
-) -> TokenStore:
-    return TokenStore(client, table, path, options, below=below, endpoint=endpoint)
+        below = join(self._path, folder_name(path))
+        return TokenStore(self._client, self._table, below, self._options, self._endpoint)

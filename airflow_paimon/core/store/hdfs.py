@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from airflow_paimon.core.errors import (
@@ -49,7 +48,6 @@ _FAILURES = (OSError, RuntimeError)
 _OPTIONS = frozenset({"config_dir", "kerberos_cache", "kerberos_keytab", "kerberos_principal"})
 _HADOOP = ("dfs.", "fs.defaultFS", "fs.viewfs.", "hadoop.")
 _PUBLISH_TRIES = 3
-_ATTEMPTS = "dfs.client.failover.max.attempts"
 _ANSWERS = (FileExistsError, FileNotFoundError, PermissionError)
 """Answers of the name node, which the same call would get again."""
 _KEPT_SECONDS = 3.5
@@ -372,32 +370,8 @@ def _client(pid: int, address: str | None, options: str, config_dir: str, user: 
         time.sleep(_KEPT_SECONDS)
     _opened_by.add(pid)
     given = json.loads(options)
-    own = {name: value for name, value in given.items() if name in _OPTIONS}
-    return Client(address, client_settings(address, given, config_dir), own.pop("config_dir", None), **own)
-
-
-def client_settings(address: str | None, given: Mapping[str, str], config_dir: str) -> dict[str, str]:
-    """Return the settings that a client gets besides those in Hadoop's files. ``config_dir``: of the environment."""
-    settings = {name: value for name, value in given.items() if name not in _OPTIONS}
-    # A single name node is given up within seconds; of a pair the other one may take a minute to become active.
-    is_single = re.search(r":\d+$", address or "") is not None
-    if is_single and not _names(given.get("config_dir", config_dir), _ATTEMPTS):
-        settings.setdefault(_ATTEMPTS, "5")
-    return settings
-
-
-def _names(folder: str, setting: str) -> bool:
-    """Whether Hadoop's files in a folder name a setting; they are those that the client reads."""
-    texts = [re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL) for text in _config_texts(folder)]
-    return any(f"<name>{setting}</name>" in text for text in texts)
-
-
-def _config_texts(folder: str) -> list[str]:
-    """Read Hadoop's files in a folder; without a folder, those of ``HADOOP_HOME``."""
-    home = os.environ.get("HADOOP_HOME")
-    place = folder or (f"{home}/etc/hadoop" if home else "")
-    files = [Path(place, name) for name in ("core-site.xml", "hdfs-site.xml")] if place else []
-    return [f.read_text(errors="replace") for f in files if f.is_file()]
+    own = {name: given.pop(name) for name in _OPTIONS & given.keys()}
+    return Client(address, given, own.pop("config_dir", None), **own)
 
 
 def _user() -> str:

@@ -6,7 +6,6 @@ import pickle
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.store.base import set_aside_path
-from airflow_paimon.core.store.hdfs import HdfsStore, client_settings
+from airflow_paimon.core.store.hdfs import HdfsStore
 from tests.core.store.contract import SharedStoreContract, check_files_that_are_away
 from tests.core.store.lives import assert_commits_race, assert_correction_lives
 from tests.hdfs_server import NameNodeProxy, hdfs_server
@@ -183,25 +182,6 @@ def test_a_name_node_that_is_not_there() -> None:
     for call in (lambda: store.read("x"), lambda: store.list(""), lambda: store.create("x", b"")):
         with pytest.raises(StorageError, match=r"hdfs://127\.0\.0\.1:1/t.*Connection refused"):
             call()
-
-
-def test_how_often_a_name_node_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Hadoop's own setting says, wherever it stands."""
-    site, name = tmp_path / "hadoop" / "etc" / "hadoop" / "hdfs-site.xml", "dfs.client.failover.max.attempts"
-    site.parent.mkdir(parents=True)
-    folder, setting = str(site.parent), f"<property>\n<name>{name}</name><value>2</value></property>"
-    monkeypatch.delenv("HADOOP_HOME", raising=False)
-    site.write_text(f"<configuration>{setting}</configuration>")
-    assert client_settings("hdfs://n:8020", {}, "") == {name: "5"}, "a single one is given up soon"
-    assert client_settings("hdfs://service", {}, "") == client_settings(None, {}, "") == {}
-    assert client_settings("hdfs://n:8020", {name: "9", "config_dir": folder}, "") == {name: "9"}
-    assert client_settings("hdfs://n:8020", {"config_dir": folder}, "/nowhere") == {}
-    assert client_settings("hdfs://n:8020", {}, folder) == {}
-    monkeypatch.setenv("HADOOP_HOME", str(tmp_path / "hadoop"))
-    assert client_settings("hdfs://n:8020", {}, "") == {}
-    assert client_settings("hdfs://n:8020", {}, "/nowhere") == {name: "5"}
-    site.write_text(f"<configuration><!-- {setting} --></configuration>")
-    assert client_settings("hdfs://n:8020", {}, folder) == {name: "5"}
 
 
 def test_a_folder_is_no_object(direct: Store) -> None:

@@ -6,6 +6,7 @@ the names.
 
 from __future__ import annotations
 
+import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -65,6 +66,7 @@ def _local(stack: ExitStack, folder: Path) -> Place:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
+    stack.callback(shutil.rmtree, folder / "t")  # the files are no snapshots
     return Place(open_store(str(folder / "t")), fill)
 
 
