@@ -83,7 +83,7 @@ class MemoryStore(Store):
         with _lock:
             if key in _volume(key):
                 raise AlreadyExistsError(f"memory://{key} exists already")
-            self.replace(path, data)
+            _volume(key)[key] = bytes(data), _now_ms()
 
     def replace(self, path: str, data: bytes) -> None:
         key = self._key(path)
@@ -96,8 +96,13 @@ class MemoryStore(Store):
             _volume(key).pop(key, None)
 
     def delete_same(self, path: str, data: bytes) -> bool | None:
+        key = self._key(path)
         with _lock:
-            return super().delete_same(path, data)
+            held = _volume(key).get(key)
+            if held is None or held[0] != data:
+                return None if held is None else False
+            del _volume(key)[key]
+            return True
 
     def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
         with _lock:
