@@ -48,7 +48,7 @@ def our_words(name: str, value: Any) -> tuple[str | None, Any]:
     java = name.removeprefix("fs.").removeprefix("gs.") if name.startswith(("fs.gs.", "gs.")) else ""
     if java == "auth.type":
         login = _JAVA_LOGINS.get(str(value).upper(), "")
-        return None if login == "" else "token", login
+        return (None if login == "" else "token" if login else ""), login
     return name if name in _OPTIONS else _JAVA_OPTIONS.get(java), value
 
 

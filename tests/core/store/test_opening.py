@@ -72,6 +72,12 @@ def test_two_names_of_an_option_have_one_value(uri: str, one: str, other: str) -
     assert merged_options(uri, {one: "a", **more}, {other: "b"}) == {**more, other: "b"}
 
 
+def test_a_way_to_log_in_takes_no_key_away() -> None:
+    keys = {"token": "/k.json"}
+    for login, left in (("APPLICATION_DEFAULT", keys), ("UNAUTHENTICATED", {})):
+        assert merged_options("gs://b/t", keys, {"fs.gs.auth.type": login}) == {**left, "fs.gs.auth.type": login}
+
+
 def test_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert open_store("warehouse").uri == f"file://{tmp_path}/warehouse"
