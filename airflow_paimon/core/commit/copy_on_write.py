@@ -8,7 +8,7 @@ a compaction of a table with keys is committed beside new rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_paimon.core.commit.committer import commit_at
 from airflow_paimon.core.commit.conditions import (
@@ -22,6 +22,7 @@ from airflow_paimon.core.commit.conditions import (
     file_and_level,
 )
 from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Draft, Receipt
+from airflow_paimon.core.commit.files import overwriting
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.table.global_indexes import check_updatable, without_global_indexes
@@ -242,19 +243,11 @@ def commit_rescale(
                     f"partition {at.stored.text(entry.partition) or '()'} was written meanwhile, in "
                     f"{entry.total_buckets} buckets; run it again"
                 )
-        return Draft(
-            kind=CommitKind.OVERWRITE,
-            only_new=True,
-            entries=[*(e.deleted() for e in gone), *added],
-            changelog=changelog if tells else None,
-            index_entries=at.index_without(rewritten),
-            schema=at.schema,
-            operation=Operation.OVERWRITE,
-            conditions=(
-                SchemaIs(schema=read.schema, why="the table was altered while it was rescaled"),
-                BucketsAreClosed(replaced=gone),
-            ),
+        conditions = (
+            SchemaIs(schema=read.schema, why="the table was altered while it was rescaled"),
+            BucketsAreClosed(replaced=gone),
         )
+        return replace(overwriting(at, rewritten, gone, added, conditions), changelog=changelog if tells else None)
 
     return commit_at(table, draft, options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from airflow_paimon.core.commit.committer import commit_at
@@ -21,7 +22,7 @@ from airflow_paimon.core.commit.conditions import (
 from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Draft, Receipt
 from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
-from airflow_paimon.core.format.manifest import IndexEntry
+from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import HeadIs
@@ -97,20 +98,12 @@ def commit_overwrite(
 
     def draft(at: HeadState) -> Draft | None:
         hit = _overwritten(table, at.schema, messages, partitions)
-        gone = [e.deleted() for e in at.live(hit)]
+        gone = list(at.live(hit))
         if not gone and not added:
             return None
-        index = at.index_without(hit)
-        new = [m.index for m in messages if m.index is not None]
-        return Draft(
-            kind=CommitKind.OVERWRITE,
-            only_new=True,
-            entries=[*gone, *added],
-            index_entries=[*(index or []), *new] if new else index,
-            schema=at.schema,
-            operation=Operation.OVERWRITE,
-            conditions=[*([] if read is None else [read]), BucketsAreClosed(replaced=gone)],
-        )
+        conditions: list[Condition] = [*([] if read is None else [read]), BucketsAreClosed(replaced=gone)]
+        draft, new = overwriting(at, hit, gone, added, conditions), [m.index for m in messages if m.index is not None]
+        return replace(draft, index_entries=[*(draft.index_entries or []), *new]) if new else draft
 
     return commit_at(table, draft, options)
 
@@ -142,15 +135,7 @@ def drop_if_unchanged(
         if not found:
             return None
         dropped = at.stored.those(e.partition for e in found)
-        return Draft(
-            kind=CommitKind.OVERWRITE,
-            only_new=True,
-            entries=[e.deleted() for e in found],
-            index_entries=at.index_without(dropped),
-            schema=at.schema,
-            operation=Operation.OVERWRITE,
-            conditions=(*conditions, PartitionsAreAsPlanned(expected=expected)),
-        )
+        return overwriting(at, dropped, found, (), (*conditions, PartitionsAreAsPlanned(expected=expected)))
 
     return commit_at(view, draft, options)
 
@@ -175,6 +160,27 @@ def _overwritten(
                 code="rows-outside-partitions",
             )
     return selection
+
+
+def overwriting(
+    at: HeadState,
+    selection: Selection | None,
+    gone: Iterable[ManifestEntry],
+    added: Iterable[ManifestEntry],
+    conditions: Sequence[Condition],
+) -> Draft:
+    """Return the draft that puts files in the place of all of the selected partitions (None: all), ``gone``, with their
+    indexes.
+    """
+    return Draft(
+        kind=CommitKind.OVERWRITE,
+        only_new=True,
+        entries=[*(e.deleted() for e in gone), *added],
+        index_entries=at.index_without(selection),
+        schema=at.schema,
+        operation=Operation.OVERWRITE,
+        conditions=conditions,
+    )
 
 
 def commit_buckets(
@@ -245,18 +251,11 @@ def commit_partition(
 
     def draft(at: HeadState) -> Draft | None:
         dropped = at.stored.those(s.partition for s in replaced)
-        gone = [e.deleted() for e in at.live(dropped)] if replaced else []
+        gone = list(at.live(dropped)) if replaced else []
         if not added and not gone:
             return None
-        return Draft(
-            kind=CommitKind.OVERWRITE if gone else CommitKind.APPEND,
-            only_new=True,
-            entries=[*gone, *added],
-            index_entries=at.index_without(dropped) if gone else None,
-            schema=at.schema,
-            operation=Operation.OVERWRITE if gone else Operation.WRITE,
-            conditions=conditions,
-        )
+        draft = overwriting(at, dropped, gone, added, conditions)
+        return draft if gone else replace(draft, kind=CommitKind.APPEND, index_entries=None, operation=Operation.WRITE)
 
     return commit_at(table, draft, options)
 
