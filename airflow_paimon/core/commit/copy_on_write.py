@@ -236,15 +236,16 @@ def commit_rescale(
         live = list(at.live(chosen))
         gone = [e for e in live if rewritten(e.partition)]
         _check_files(at, read, gone)
-        _check_vectors(at, read.index_entries, rewritten)
         for entry in live:
             if entry.total_buckets != bucket_num and not rewritten(entry.partition):
                 raise at.conflict(
                     f"partition {at.stored.text(entry.partition) or '()'} was written meanwhile, in "
                     f"{entry.total_buckets} buckets; run it again"
                 )
+        places = {at.stored.bucket(i) for i in (*read.index_entries, *at.index) if rewritten(i.partition)}
         conditions = (
             SchemaIs(schema=read.schema, why="the table was altered while it was rescaled"),
+            VectorsAreAsRead(places=places, read=read.index_entries),
             BucketsAreClosed(replaced=gone),
         )
         return replace(overwriting(at, rewritten, gone, added, conditions), changelog=changelog if tells else None)
@@ -258,12 +259,3 @@ def _check_files(at: HeadState, read: ScanPlan, live: Sequence[ManifestEntry]) -
     for partition, *_ in then ^ now:
         where = at.stored.text(partition) or "()"
         raise at.conflict(f"another commit changed partition {where} while it was rescaled; run it again")
-
-
-def _check_vectors(at: HeadState, then: Sequence[IndexEntry], rewritten: Selection) -> None:
-    def names(entries: Sequence[IndexEntry]) -> set[tuple[object, ...]]:
-        marked = (i for i in entries if i.deletion_vector_ranges and rewritten(i.partition))
-        return {(*at.stored.bucket(i), i.file_name) for i in marked}
-
-    if names(then) != names(at.index):
-        raise at.conflict("another commit deleted rows of a partition while it was rescaled; run it again")
