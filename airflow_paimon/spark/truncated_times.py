@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.data.files.arrow_types import is_finer_than_micros
-from airflow_paimon.spark.jvm import analyzed, has_jvm, id_of, ids_of, kind_of, references, sequence_items
+from airflow_paimon.spark.jvm import analyzed, has_jvm, id_of, kind_of, references, sequence_items
 from airflow_paimon.spark.spark_types import TRUNCATED
 
 if TYPE_CHECKING:
@@ -84,26 +84,24 @@ def truncated_columns(frame: DataFrame, names: Collection[str]) -> list[str]:
         return []
     if not has_jvm(frame.sparkSession):
         return [f.name for f in frame.schema.fields if f.name in among and (f.metadata or {}).get(TRUNCATED)]
-    plan = analyzed(frame)
-    output = [id_of(a) for a in sequence_items(plan.output())]
-    origins = _Origins()
-    return [n for n, at in zip(frame.columns, output, strict=True) if n in among and origins.marked(plan, {at})]
+    columns = _TruncatedColumns()
+    numbers = columns.read(analyzed(frame))
+    return [name for name, n in zip(frame.columns, numbers, strict=True) if name in among and n in columns.ids]
 
 
 def inexact_column(condition: Any, plan: Any) -> str | None:
     """Return a cut-off column that a resolved condition on rows of a plan compares, where whole values could give
     another answer. They can't with ``>=`` and ``<`` and a value that is whole.
     """
-    origins = _Origins()
+    columns = _TruncatedColumns()
+    columns.read(plan)
     times = [a for a in references(condition) if _holds_times(a)]
-    cut_off = {id_of(a): str(a.name()) for a in times if origins.marked(plan, {id_of(a)})}
+    cut_off = {id_of(a): str(a.name()) for a in times if id_of(a) in columns.ids}
     if not cut_off:
         return None
 
     def used_by(side: Any) -> set[int]:
-        columns, queries = set[int](), list[Any]()
-        _use(side, columns, queries)
-        return columns & cut_off.keys()
+        return {id_of(a) for a in _passed_on(side) if not _is_query(a)} & cut_off.keys()
 
     for comparison in _comparisons(condition):
         parts = _children(comparison)
@@ -122,71 +120,61 @@ def _comparisons(expression: Any) -> Iterator[Any]:
         yield from _comparisons(child)
 
 
-class _Origins:
-    """Follows columns, by the ids that Spark gives them, to the plans that read them."""
+class _TruncatedColumns:
+    """Follows marked columns through a plan, by the ids that Spark gives them."""
 
     def __init__(self) -> None:
-        self._common: dict[int, Any] = {}
-        self._seen: set[tuple[int, frozenset[int]]] = set()
+        self.ids: set[int] = set()
+        self._common: dict[int, list[int]] = {}
 
-    def marked(self, plan: Any, wanted: set[int]) -> bool:
-        """Whether one of these columns of a plan comes from a marked one."""
-        output = sequence_items(plan.output())
-        if any(id_of(a) in wanted and a.metadata().contains(TRUNCATED) for a in output):
-            return True
-        kind = kind_of(plan)
-        if kind == "WithCTE":
-            self._common |= {int(d.id()): d.child() for d in sequence_items(plan.cteDefs())}
+    def read(self, plan: Any) -> list[int]:
+        """Find the cut-off columns of a plan, the lowest first; return the ids of all of its own."""
+        kind, output = kind_of(plan), sequence_items(plan.output())
+        numbers = [id_of(column) for column in output]
+        self.ids |= {id_of(column) for column in output if column.metadata().contains(TRUNCATED)}
+        below = [self.read(child) for child in _children(plan)]
+        if kind == "CTERelationDef":
+            self._common[int(plan.id())] = numbers
+        if kind == "CTERelationRef":
+            below = [self._common.get(int(plan.cteId()), [])]  # nothing: of one that reads itself
         if kind in _BY_PLACE:
-            places = {i for i, a in enumerate(output) if id_of(a) in wanted}
-            return any(self._at_places(other, places) for other in self._others(plan, kind, places))
-        return self._below(plan, wanted)
+            self.ids |= {number for number, *same in zip(numbers, *below, strict=False) if self.ids & {*same}}
+            return numbers
+        expressions, given = sequence_items(plan.expressions()), {number for child in below for number in child}
+        made = {id_of(e): e.child() for e in expressions if kind_of(e) == "Alias"}
+        self.ids |= {number for number, value in made.items() if self._is_cut_off(_passed_on(value))}
+        if self.ids & given or self._is_cut_off(query for e in expressions for query in _queries(e)):
+            self.ids |= {*numbers} - made.keys() - given  # made in a way of its own, of all that the plan gets
+        return numbers
 
-    def _others(self, plan: Any, kind: str, places: set[int]) -> list[Any]:
-        if kind == "Union":
-            return sequence_items(plan.children())
-        key = int(plan.cteId()), frozenset(places)
-        if key in self._seen or key[0] not in self._common:  # one that reads itself
-            return []
-        self._seen.add(key)
-        return [self._common[key[0]]]
-
-    def _at_places(self, plan: Any, places: set[int]) -> bool:
-        output = [id_of(a) for a in sequence_items(plan.output())]
-        return self.marked(plan, {output[i] for i in places})
-
-    def _below(self, plan: Any, wanted: set[int]) -> bool:
-        children = [(c, ids_of(c.output())) for c in _children(plan)]
-        given = set().union(*(ids for _, ids in children))
-        expressions = sequence_items(plan.expressions())
-        made = {id_of(e): e for e in expressions if kind_of(e) == "Alias"}
-        below, queries = wanted & given, list[Any]()
-        for at in wanted & made.keys():
-            _use(made[at].child(), below, queries)
-        if wanted - made.keys() - given:  # a plan with columns of its own: they may come from all that it gets
-            below |= given
-            for expression in expressions:
-                _queries(expression, queries)
-        if any(self._at_places(q, set(range(q.output().size()))) for q in queries):
-            return True
-        return any(self.marked(child, below & ids) for child, ids in children if below & ids)
+    def _is_cut_off(self, found: Iterable[Any]) -> bool:
+        """Whether one of these columns and subqueries is."""
+        return any(self.ids & {*(self.read(f.plan()) if _is_query(f) else [id_of(f)])} for f in found)
 
 
 def _children(node: Any) -> list[Any]:
     return sequence_items(node.children())
 
 
-def _use(expression: Any, columns: set[int], queries: list[Any]) -> None:
-    """Add the columns and subqueries whose timestamps an expression passes on."""
+def _is_query(expression: Any) -> bool:
+    return kind_of(expression).endswith(_QUERIES)
+
+
+def _queries(expression: Any) -> Iterator[Any]:
+    if _is_query(expression):
+        yield expression
+    for child in _children(expression):
+        yield from _queries(child)
+
+
+def _passed_on(expression: Any) -> Iterator[Any]:
+    """Yield the columns and subqueries whose timestamps an expression passes on."""
     if not _holds_times(expression):
         return
-    kind = kind_of(expression)
-    if kind in ("AttributeReference", "OuterReference"):
-        columns.add(id_of(expression))
-    if kind.endswith(_QUERIES):
-        queries.append(expression.plan())
+    if kind_of(expression) in ("AttributeReference", "OuterReference") or _is_query(expression):
+        yield expression
     for child in _children(expression):
-        _use(child, columns, queries)
+        yield from _passed_on(child)
 
 
 def _holds_times(expression: Any) -> bool:
@@ -196,10 +184,3 @@ def _holds_times(expression: Any) -> bool:
         return "timestamp" in str(expression.dataType().catalogString())
     except Py4JJavaError:  # the frame of a window, which has no value
         return False
-
-
-def _queries(expression: Any, queries: list[Any]) -> None:
-    if kind_of(expression).endswith(_QUERIES):
-        queries.append(expression.plan())
-    for child in _children(expression):
-        _queries(child, queries)

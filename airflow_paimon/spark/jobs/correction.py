@@ -34,6 +34,7 @@ from airflow_paimon.core.table.properties import (
 )
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.jobs.correction_sources import function_version, text_digest
+from airflow_paimon.spark.statements.outcome import changed_files
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +75,7 @@ class CorrectionBase:
         values = StoredPartitions(self.schema).values
         names = sorted({shown_partition(self.schema, values(e.partition)) for e in (*removed, *added)})
         return {
-            "files_added": len(added),
-            "bytes_added": sum(e.file.file_size for e in added),
-            "files_rewritten": len(removed),
-            "bytes_rewritten": sum(e.file.file_size for e in removed),
+            **changed_files([e.file for e in added], [e.file for e in removed]),
             "changed_partitions": names[:_NAMED_PARTITIONS],
             "partition_count": len(names),
             **self.heads,

@@ -6,7 +6,8 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -64,12 +65,16 @@ def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewrit
     Raises:
         InvalidInputError: a row is matched twice.
     """
-    changes = _ChangedFiles(batches)
+    groups = groupby((piece for batch in batches for piece in _pieces(batch)), itemgetter(0))
     task = _FileTask(rewrite)
     written: list[CommitMessage] = []
     try:
-        written += task.insert(changes.inserted())
-        written += task.write_again(changes.by_file())
+        first = next(groups, None)
+        if first is not None and first[0] is None:
+            written += task.insert(rows for _, rows in first[1])
+            first = next(groups, None)
+        files = groups if first is None else chain([first], groups)
+        written += task.write_again((str(n), pa.Table.from_batches([rows for _, rows in some])) for n, some in files)
     except BaseException:
         discard_files(rewrite.plan.write, [*written, *task.written])
         raise
@@ -80,33 +85,6 @@ def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewrit
         deleted=task.deleted,
         inserted=task.inserted,
     )
-
-
-class _ChangedFiles:
-    """Divides ordered changes into the inserted rows and those of each file."""
-
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._pieces = (piece for batch in batches for piece in _pieces(batch))
-        self._held: tuple[str | None, pa.RecordBatch] | None = None
-
-    def inserted(self) -> Iterator[pa.RecordBatch]:
-        for name, rows in self._pieces:
-            if name is not None:
-                self._held = name, rows
-                return
-            yield rows
-
-    def by_file(self) -> Iterator[tuple[str, pa.Table]]:
-        if self._held is None:
-            return
-        file, first = self._held
-        parts = [first]
-        for name, rows in self._pieces:
-            if name != file:
-                yield str(file), pa.Table.from_batches(parts)
-                file, parts = name, []
-            parts.append(rows)
-        yield str(file), pa.Table.from_batches(parts)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.write import TableWrite, discard_files
 from airflow_paimon.spark.statements.statement_plan import Statement
@@ -57,15 +58,22 @@ class StatementOutcome:
             "rows_deleted": self.deleted,
             **({"rows_deleted_at_most": True} if self.deleted_at_most else {}),
             "rows_inserted": self.inserted,
-            "files_added": len(new),
-            "bytes_added": sum(f.file_size for f in new),
-            "files_rewritten": len(rewritten),
-            "bytes_rewritten": sum(f.file_size for f in rewritten),
+            **changed_files(new, rewritten),
             **({"files_with_deletions": self.marked} if self.marked else {}),
             **({"changelog_rows": sum(f.row_count for files in changes for f in files)} if changes else {}),
             "files_kept": len(kept),
             "bytes_kept": sum(f.file_size for f in kept),
         }
+
+
+def changed_files(added: Sequence[DataFile], rewritten: Sequence[DataFile]) -> dict[str, int]:
+    """Return the figures of the files that a commit adds, and of those that it takes away."""
+    return {
+        "files_added": len(added),
+        "bytes_added": sum(f.file_size for f in added),
+        "files_rewritten": len(rewritten),
+        "bytes_rewritten": sum(f.file_size for f in rewritten),
+    }
 
 
 def notes_of(statement: Statement, outcome: StatementOutcome) -> list[str]:

@@ -155,7 +155,7 @@ def deletion_outcome(marking: RowDeletion, plan: CopyOnWrite, results: Sequence[
     try:
         if marking.counts_matches:
             _check_matches(marking, results)
-        gone = _merged(r.gone for r in results)
+        gone = {name: np.unique(np.concatenate(some)) for name, some in _by_file(r.gone for r in results).items()}
         deletes = delete_rows(plan.scan, plan.write, gone, dry_run=marking.dry_run)
     except BaseException:
         discard_files(plan.write, messages)
@@ -172,23 +172,18 @@ def deletion_outcome(marking: RowDeletion, plan: CopyOnWrite, results: Sequence[
     )
 
 
-def _merged(tasks: Iterable[FilePositions]) -> dict[str, Positions]:
-    """Merge what the tasks brought; rows of one file may come from several."""
+def _by_file(tasks: Iterable[FilePositions]) -> dict[str, list[Positions]]:
+    """Return what the tasks found of each file; rows of one may have come to several."""
     parts: dict[str, list[Positions]] = {}
     for found in tasks:
         for name, bitmap in found.items():
             parts.setdefault(name, []).append(read_bitmap(bitmap))
-    return {name: found[0] if len(found) == 1 else np.unique(np.concatenate(found)) for name, found in parts.items()}
+    return parts
 
 
 def _check_matches(marking: RowDeletion, results: Sequence[DeletionOutput]) -> None:
     """A task has seen to its own rows; those of one row may have come to several tasks."""
-    parts: dict[str, list[Positions]] = {}
-    for result in results:
-        for found in (result.gone, result.matched):
-            for name, bitmap in found.items():
-                parts.setdefault(name, []).append(read_bitmap(bitmap))
-    for name, arrays in parts.items():
+    for name, arrays in _by_file(found for r in results for found in (r.gone, r.matched)).items():
         rows, times = np.unique(np.concatenate(arrays), return_counts=True)
         if len(rows) < sum(map(len, arrays)):
             raise matched_twice(marking.label, name, int(rows[times > 1][0]))

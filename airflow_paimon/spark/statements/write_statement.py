@@ -9,14 +9,18 @@ from airflow_paimon.core.chain.guard import report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.commit.draft import CommitIdentity, CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.sql_text.recorded import statement_properties
-from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.live_entries import live_columns
+from airflow_paimon.core.table.manifest_entries import selected_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import WriteRequest, commit_with_retries, write_once, write_result
 from airflow_paimon.data.write import TableWrite, WriteMode
 from airflow_paimon.spark.compaction import in_tasks
+from airflow_paimon.spark.statements.outcome import changed_files
 from airflow_paimon.spark.statements.run import ATTEMPTS
 from airflow_paimon.spark.statements.sql_request import OPERATION, SqlRequest
 from airflow_paimon.spark.tasks import cores_of
@@ -50,7 +54,7 @@ def write_statement(
 
     def report(committed: Snapshot | None) -> Figures:
         if committed is not None and not found:
-            found.update(committed.values(DETAILS_PROPERTY, dict) or _committed_figures(table, committed))
+            found.update(committed.values(DETAILS_PROPERTY, dict) or _figures_of(table, None, committed))
         return report_write(table, committed)
 
     views = {name: view if isinstance(view, str) else "DataFrame" for name, view in request.views.items()}
@@ -83,27 +87,18 @@ def write_query(
     return receipt, {} if receipt.replayed else _figures_of(table, receipt.before, receipt.snapshot)
 
 
-def _committed_figures(table: Table, committed: Snapshot) -> Mapping[str, Any]:
-    """Return the figures of an INSERT of an earlier try; none when the snapshot before it has expired."""
-    if committed.id - 1 in table.snapshot_ids():
-        return _figures_of(table, table.snapshot(committed.id - 1), committed)
-    return {} if committed.id > 1 else _figures_of(table, None, committed)
-
-
-def _figures_of(table: Table, before: Snapshot | None, after: Snapshot | None) -> Mapping[str, Any]:
-    """Say what an INSERT did, from the files of the snapshots before and after it. ``after``: None = no commit."""
-    old = live_entries(table, before)
-    now = live_entries(table, after) if after is not None else old
-    new = [e.file for i, e in now.items() if i not in old]
-    gone = [e.file for i, e in old.items() if i not in now]
+def _figures_of(table: Table, before: Snapshot | None, after: Snapshot | None) -> Figures:
+    """Say what an INSERT did, from the changes of its snapshot. ``after``: None = no commit."""
+    changes = () if after is None else selected_entries(table, read_delta_lists(table, [after]), None)
+    new, gone = list[DataFile](), list[DataFile]()
+    for entry in changes:
+        (new if entry.kind == FileKind.ADD else gone).append(entry.file)
+    live = live_columns(table, after or before)
     return {
         "rows_updated": 0,
         "rows_deleted": sum(f.row_count for f in gone),
         "rows_inserted": sum(f.row_count for f in new),
-        "files_added": len(new),
-        "bytes_added": sum(f.file_size for f in new),
-        "files_rewritten": len(gone),
-        "bytes_rewritten": sum(f.file_size for f in gone),
-        "files_kept": len(old) - len(gone),
-        "bytes_kept": sum(e.file.file_size for e in old.values()) - sum(f.file_size for f in gone),
+        **changed_files(new, gone),
+        "files_kept": len(live.file_names) - len(new),
+        "bytes_kept": sum(live.file_sizes) - sum(f.file_size for f in new),
     }
