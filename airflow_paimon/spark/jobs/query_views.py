@@ -72,7 +72,7 @@ class CorrectionTables(NamedTables):
     def _of_base(self, rows: Callable[[Needed], DataFrame], view: str | None) -> DataFrame:
         schema = self._base.schema
         shown = schema if view_columns(schema, self._text) is None else with_row_columns(schema)
-        return self._pruned((self._base.table.name, self._base.table.branch_name, view, -1), shown, rows)
+        return self._pruned((self._base.table.name, self._base.table.branch_name, None, view, -1), shown, rows)
 
     def _scan(self, needed: Needed) -> ScanPlan:
         base = self._base

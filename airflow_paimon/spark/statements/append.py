@@ -126,7 +126,7 @@ class _AppendStatement:
         target = self.target
         scan, only = target.of(selection), None
         written = scan
-        if scan is not target.whole_if_read() and TableOptions(target.schema.options).bucket > 0:
+        if scan is not target.whole_read and TableOptions(target.schema.options).bucket > 0:
             if self._stays():
                 canonical = StoredPartitions(target.schema).canonical
                 only = frozenset(canonical(s.partition) for s in scan.splits)

@@ -170,8 +170,7 @@ class Evaluation:
         if statement.condition is not None:
             rows = named.where(self._column(statement.condition.node))
             condition = analyzed(rows).condition()
-            self._require_deterministic(condition, statement.condition)
-            self._refuse_inexact(condition, rows, statement.condition)
+            self._check_condition(condition, rows, statement.condition)
             predicate = condition_predicate(condition, with_row_columns(self._schema), ids_of(analyzed(named).output()))
             uses = frozenset(str(a.name()) for a in references(condition))
         old = self._own(named)
@@ -203,8 +202,7 @@ class Evaluation:
         while kind_of(plan) != "Join":
             plan = plan.child()
         condition = plan.condition().get()
-        self._require_deterministic(condition, statement.condition)
-        self._refuse_inexact(condition, joined, statement.condition)
+        self._check_condition(condition, joined, statement.condition)
         actions = [(c, joined) for c in statement.matched]
         actions += [(c, source) for c in inserts]
         actions += [(c, named) for c in statement.not_matched_by_source]
@@ -357,8 +355,7 @@ class Evaluation:
             return sf.lit(True)
         rows = base.where(self._column(clause.condition.node))
         condition = analyzed(rows).condition()
-        self._require_deterministic(condition, clause.condition)
-        self._refuse_inexact(condition, rows, clause.condition)
+        self._check_condition(condition, rows, clause.condition)
         return self._column(condition)
 
     def named_as(self, frame: DataFrame, source: DataFrame) -> DataFrame:
@@ -394,11 +391,9 @@ class Evaluation:
     def _column(self, expression: Any) -> Column:
         return column_of_node(self._spark, expression)
 
-    def _require_deterministic(self, expression: Any, at: Fragment) -> None:
-        if not expression.deterministic():
+    def _check_condition(self, condition: Any, rows: DataFrame, at: Fragment) -> None:
+        if not condition.deterministic():
             raise InvalidInputError(f"{self._statement.title}: a condition must be deterministic{at.where}")
-
-    def _refuse_inexact(self, condition: Any, rows: DataFrame, at: Fragment) -> None:
         if self._statement.kind != "MERGE" and not finer_than_micros(self._schema.fields):
             return  # no other rows than the target's
         column = inexact_column(condition, analyzed(rows))

@@ -18,7 +18,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.inspect import inspect, takes_version
 from airflow_paimon.core.table.manifest_lists import count_live_files
-from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
+from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.sys_tables import DATABASE as SYS
@@ -68,8 +68,8 @@ Find = Callable[[str], Table]
 """Opens a table by its name, as ``open_table`` does."""
 Own = Callable[[], "DataFrame"]
 """Returns the rows of the statement's own table, of the snapshot that the statement is computed on."""
-_Key = tuple[str, str, "int | str | None", "int | None"]
-"""A table's name and branch, the version and the time (epoch milliseconds) at which it is read."""
+_Key = tuple[str, str, "str | None", "int | str | None", "int | None"]
+"""A table's name and branch, its system table, the version and the time (epoch milliseconds) at which it is read."""
 _RELATIONS = ("UnresolvedRelation", "RelationTimeTravel")
 
 
@@ -111,7 +111,6 @@ class NamedTables:
         self._named: list[Table] = []
         self._frames: dict[_Key, DataFrame] = {}
         self._states: dict[_Key, PinnedState] = {}
-        self._system: dict[tuple[Identifier, int | str | None, int | None], DataFrame] = {}
         self._hides_ids = is_query and any(name.lower() in (text or "").lower() for name in ROW_COLUMNS)
         self._placeholders: dict[int, tuple[_Key, TableSchema]] = {}
         self._needed: dict[_Key, Needed] | None = None if is_query else {}
@@ -158,7 +157,7 @@ class NamedTables:
         return True
 
     def _forget(self) -> None:
-        self._frames.clear()
+        self._frames = {key: frame for key, frame in self._frames.items() if key[2] is not None}
         self._own_frame = None
 
     @contextmanager
@@ -353,34 +352,35 @@ class NamedTables:
 
     def _frame(self, text: str, travel: Any) -> DataFrame | None:
         name, version = split_version(text)
-        if self._is_query:  # a statement's commit doesn't check that what it read of a system table is still so
-            identifier = parse_identifier(name) if "$" in name else None
-            if identifier is not None and identifier.system_table is not None:
-                return self._system_frame(identifier, text, version, travel)
-            database, _, short = name.partition(".")
-            if database.lower() == SYS and version is None and travel is None:
-                about = sys_table(self._catalog(), short)
-                return None if about is None else arrow_frame(self._spark, about)
-        table = find_table(self._find, text)
+        # a statement's commit doesn't check that what it read of a system table is still so
+        identifier = parse_identifier(name) if self._is_query and "$" in name else None
+        system = None if identifier is None else identifier.system_table
+        database, _, short = name.partition(".")
+        if self._is_query and system is None and database.lower() == SYS and version is None and travel is None:
+            about = sys_table(self._catalog(), short)
+            return None if about is None else arrow_frame(self._spark, about)
+        home = None if identifier is None or system is None else replace(identifier, system_table=None)
+        table = find_table(self._find, text if home is None else str(home))
         if table is None:
             return None
-        found = self._table_frame(table, *self._moment(table, text, version, travel))
-        if self._hides_ids and set(ROW_COLUMNS) & set(found.columns):
+        found = self._table_frame(table, system, *self._moment(table, text, version, travel))
+        if self._hides_ids and system is None and set(ROW_COLUMNS) & set(found.columns):
             self._forget()  # two relations can't have the same hidden columns: the next one gets its own
         return found
 
-    def _table_frame(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
-        key = (table.name, table.branch_name, version, time)
-        if self._own is not None and key == (self._own.name, self._own.branch_name, None, None):
+    def _table_frame(self, table: Table, system: str | None, version: int | str | None, time: int | None) -> DataFrame:
+        key = (table.name, table.branch_name, system, version, time)
+        if self._own is not None and key == (self._own.name, self._own.branch_name, None, None, None):
             return self._own_rows()
         if key not in self._frames:
-            self._frames[key] = self._read(key, table)
+            rows = self._read(key, table) if system is None else self._system_rows(table, system, version, time)
+            self._frames[key] = rows
             self._named.append(table)
         return self._frames[key]
 
     def _read(self, key: _Key, table: Table) -> DataFrame:
         """Return a table's rows at a version, or at a time."""
-        state = self._state(table, *key[2:])
+        state = self._state(table, *key[3:])
         schema = state.states[0].schema
         columns = view_columns(schema, self._text)
         if columns is not None:
@@ -411,23 +411,10 @@ class NamedTables:
         return frame
 
     def _state(self, table: Table, version: int | str | None, time: int | None) -> PinnedState:
-        key = (table.name, table.branch_name, version, time)
+        key = (table.name, table.branch_name, None, version, time)
         if key not in self._states:
             self._states[key] = pin(table, version, time)
         return self._states[key]
-
-    def _system_frame(
-        self, identifier: Identifier, text: str, version: int | str | None, travel: Any
-    ) -> DataFrame | None:
-        table = find_table(self._find, str(replace(identifier, system_table=None)))
-        if table is None:
-            return None
-        version, time = self._moment(table, text, version, travel)
-        key = (identifier, version, time)
-        if key not in self._system:
-            self._named.append(table)
-            self._system[key] = self._system_rows(table, str(identifier.system_table), version, time)
-        return self._system[key]
 
     def _system_rows(self, table: Table, system: str, version: int | str | None, time: int | None) -> DataFrame:
         if system.lower() in WITH_ROWS:

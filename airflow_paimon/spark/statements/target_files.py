@@ -34,11 +34,11 @@ _NAMED_FILES = 20_000
 
 
 class TargetFiles:
-    """The files of the head, read once, and no more of them than is asked for."""
+    """The files of the head, read once, and no more of them than is asked for. ``whole_read``: all, if they were."""
 
     def __init__(self, table: Table) -> None:
         self.table, self.schema, self.head = table, table.schema(), table.latest_snapshot()
-        self._whole: ScanPlan | None = None
+        self.whole_read: ScanPlan | None = None
         # where a row's key may live in any partition, or rows of another branch may be seen, all have to be known
         self._must_be_whole = (
             not self.schema.partition_keys
@@ -48,9 +48,9 @@ class TargetFiles:
 
     def whole(self) -> ScanPlan:
         """Return all files."""
-        if self._whole is None:
-            self._whole = with_schemas(plan_snapshot(self.table, self.head, self.schema))
-        return self._whole
+        if self.whole_read is None:
+            self.whole_read = with_schemas(plan_snapshot(self.table, self.head, self.schema))
+        return self.whole_read
 
     def is_small(self, predicate: Predicate | None) -> bool:
         """Whether the files that can hold rows of a predicate are read in this process."""
@@ -58,10 +58,6 @@ class TargetFiles:
             return False
         self.whole()  # of which the files are then chosen
         return is_small_view(f for s in self.of(self.selection(predicate)).splits for f in s.files)
-
-    def whole_if_read(self) -> ScanPlan | None:
-        """Return all files if they have been read."""
-        return self._whole
 
     def selection(self, predicate: Predicate | None) -> Selection | None:
         """Return the partitions that can hold rows of a predicate; None: all have to be known."""
@@ -75,15 +71,17 @@ class TargetFiles:
         """Return the files of some partitions; None: all."""
         if selection is None or self._must_be_whole:
             return self.whole()
-        if self._whole is None:
+        if self.whole_read is None:
             return with_schemas(plan_snapshot(self.table, self.head, self.schema, selection))
-        return replace(self._whole, splits=tuple(s for s in self._whole.splits if selection(s.partition)))
+        return replace(self.whole_read, splits=tuple(s for s in self.whole_read.splits if selection(s.partition)))
 
     def has_many(self) -> bool:
         """Whether there are partitions to leave out, and so many files that it pays to know which before they are read:
         more than are read in this process.
         """
-        return not self._must_be_whole and self._whole is None and count_live_files(self.table, self.head) > FEW_FILES
+        return (
+            not self._must_be_whole and self.whole_read is None and count_live_files(self.table, self.head) > FEW_FILES
+        )
 
 
 def known_partitions(plan: ScanPlan) -> tuple[str, ...]:
