@@ -371,6 +371,8 @@ def _client(pid: int, address: str | None, options: str, config_dir: str, user: 
     _opened_by.add(pid)
     given = json.loads(options)
     own = {name: given.pop(name) for name in _OPTIONS & given.keys()}
+    if re.search(r":\d+$", address or ""):  # of a pair the other one may take a minute to become active
+        given.setdefault("dfs.client.failover.max.attempts", "5")
     return Client(address, given, own.pop("config_dir", None), **own)
 
 
