@@ -18,7 +18,6 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, PutNew
 from airflow_paimon.core.publish.fold import with_folds
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.table.history import is_retained
 from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -64,13 +63,15 @@ def tags_for_main(
     """
     main, now = context.table, context.now_local
     there = {t.name: t for t in main.tags()}
+    retained = {t.snapshot.identity for t in there.values()}
     new, renamed, stay, on_head = list[Tag](), dict[str, Tag](), list[str](), False
     for tag in branch.tags():
         if tag.name.startswith(RESERVED_TAG_PREFIX):
             continue
         states = with_folds(branch, tag.snapshot)
         is_published = is_state and theirs.identity in states
-        if not is_published and not is_retained(main, tag.snapshot):
+        on_main = tag.snapshot.identity in retained or main.find_snapshot(tag.snapshot.id, tag.snapshot.identity)
+        if not is_published and not on_main:
             stay.append(tag.name)
             continue
         mine, end = there.get(tag.name), tag.expires_at()
@@ -110,9 +111,10 @@ def _renamed(mine: Tag, there: Mapping[str, Tag], now: datetime) -> Tag:
     return replace(mine, name=name)
 
 
-def tags_property(conflict: str, tags: TagsForMain, *, is_state: bool) -> dict[str, str]:
+def tags_property(tags: TagsForMain) -> dict[str, str]:
     """Return the property of a publish which says that the tags follow it."""
-    return {TAGS_PROPERTY: json.dumps({"conflict": conflict, "is_state": is_state})} if tags.new else {}
+    renamed = {name: own.snapshot.identity for name, own in tags.renamed.items()}
+    return {TAGS_PROPERTY: json.dumps({"is_state": tags.on_head, "renamed": renamed})} if tags.new else {}
 
 
 def set_branch_tags(context: Context, main: Table, committed: Snapshot) -> list[str]:
@@ -124,21 +126,19 @@ def set_branch_tags(context: Context, main: Table, committed: Snapshot) -> list[
     number, identity = committed.number(BRANCH_SNAPSHOT_PROPERTY) or 0, committed.properties[BRANCH_IDENTITY_PROPERTY]
     theirs = branch.find_snapshot(number, identity)
     if theirs is None:
-        return ["the branch was deleted before its tags were set on main, and its tags with it"]
-    conflict = "keep-main" if said["conflict"] == "fail" else said["conflict"]  # with one that main has got since
-    now = {t.name: t for t in main.tags()}
-    tags = tags_for_main(context, conflict, branch, theirs, is_state=said["is_state"], committed=committed)
+        return ["the branch was deleted or renamed since: those of its tags that main lacks were not set"]
+    tags = tags_for_main(context, "rename", branch, theirs, is_state=said["is_state"], committed=committed)
     actions: list[Action] = []
     for tag in tags.new:
         path, reason = main.paths.tag(tag.name), f"tag of branch {branch.branch_name}, on snapshot {tag.snapshot.id}"
         own = tags.renamed.get(tag.name)
         if own is None:
             actions.append(PutNew(path=path, data=tag.to_bytes(), same_ok=True, reason=reason))
-        else:
+        elif own.snapshot.identity == said["renamed"].get(tag.name):  # else main has got it since: it stays
             name = f"main's own tag {tag.name}"
             actions += [
                 PutNew(path=main.paths.tag(own.name), data=own.to_bytes(), same_ok=True, reason=name),
-                replacement(main, now[tag.name], tag, reason),
+                replacement(main, replace(own, name=tag.name), tag, reason),
             ]
     put_each(main, actions)
     return []

@@ -19,7 +19,7 @@ from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.branch_record import read_branch_record, snapshot_key
-from airflow_paimon.core.table.history import existing_snapshots
+from airflow_paimon.core.table.history import difference, existing_snapshots
 from airflow_paimon.core.table.live_files import Difference
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, choose_partitions, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
@@ -324,9 +324,14 @@ def is_lost(
     ``published``: what the branch had changed since the base when it was published; ``ours``: what main has.
     """
     for hold in unfinished:
-        of = hold.scope(branch)
-        known = (p for p in on_main.publishes if p.branch.id >= hold.snapshot.id and p.scope.covers(of))
-        if hold.snapshot.id > base.id and of.meets(scope) and not any(known):
+        of, then = hold.scope(branch), branch.find_snapshot(hold.snapshot.id)
+        known = [p.scope for p in on_main.publishes if p.branch.id >= hold.snapshot.id]
+        if hold.snapshot.id <= base.id or not of.meets(scope) or any(k.covers(of) for k in known):
+            continue
+        if then is None:
+            return True
+        parts = {b.partition for b in published.buckets | difference(branch, base, then).buckets}
+        if any(of.holds(p) and scope.holds(p) and not any(k.holds(p) for k in known) for p in parts):
             return True
     here = {origin(i) for group in ours.added.values() for i in group}
     gone = {i for group in ours.removed.values() for i in group}

@@ -238,10 +238,9 @@ class PublishPlanner:
         tags = tags_for_main(
             self.context, self.request.tag_conflict, self.branch, compared.branch_snapshot, is_state=is_state
         )
-        conflict = self.request.tag_conflict
         return replace(
             planned,
-            properties={**planned.properties, **tags_property(conflict, tags, is_state=is_state)},
+            properties={**planned.properties, **tags_property(tags)},
             summary={**planned.summary, **tags.summary},
             # On top of a later commit of main, main would not have the state that the tags are on.
             unchanged=None if tags.on_head else planned.unchanged,

@@ -110,6 +110,20 @@ def _are_published(main: Table, branch: str, before: TableSchema, brought: Seque
     return False
 
 
+def has_columns_of(version: TableSchema, before: TableSchema, theirs: Sequence[TableSchema]) -> bool:
+    """Whether a version of main may have come from a branch with these versions: it has the columns of one, or what it
+    has added and dropped since ``before`` is that one's.
+    """
+    columns, former = ({(f.name, f.type) for f in s.fields} for s in (version, before))
+    dropped = set(before.field_names) - set(version.field_names)
+    return any(
+        version.content == other.content
+        or (columns != former and (columns - former) <= {(f.name, f.type) for f in other.fields}
+            and dropped.isdisjoint(other.field_names))
+        for other in theirs
+    )  # fmt: skip
+
+
 def is_written_with(main: Table, old: TableSchema) -> bool:
     """Whether live files hold values that the old columns can't hold: of a new column, or of a changed type."""
     before = {(f.id, f.type) for f in old.fields}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from airflow_paimon.core.branches.create import make_branch
 from airflow_paimon.core.errors import (
@@ -30,6 +30,7 @@ from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.planners import FastForwardPlanner, SchemaLogs, used_schemas
 from airflow_paimon.core.publish.publication import Publication
+from airflow_paimon.core.publish.publish_schemas import has_columns_of
 from airflow_paimon.core.publish.replace_main_plan import (
     check_window,
     columns_diff,
@@ -79,14 +80,12 @@ def replacement_of_main(snapshot: Snapshot) -> Replacement | None:
     """Return what a snapshot says that replaced main, None for any other one.
 
     Raises:
-        FormatError: it is not what ``to_text`` writes.
+        FormatError: it is not JSON.
     """
     if REPLACED_PROPERTY not in snapshot.properties:
         return None
-    try:
-        return Replacement(**snapshot.values(REPLACED_PROPERTY, dict))
-    except TypeError as error:
-        raise FormatError(f"Snapshot property {REPLACED_PROPERTY} is unreadable: {error}") from None
+    said = snapshot.values(REPLACED_PROPERTY, dict)  # earlier development versions said more
+    return Replacement(**{f.name: said[f.name] for f in fields(Replacement)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +114,20 @@ class ReplaceMainPlanner(FastForwardPlanner):
         return empty_snapshot(record.schema_id)
 
     def _schema_before(self, logs: SchemaLogs, head: Snapshot) -> TableSchema:
-        """Return main's newest version before those that this try has put, and before unfinished publishes: they may
-        have put the later ones, unless main has a snapshot since, or the columns that it had then.
+        """Return main's newest version without those that this try has put, and those that unfinished publishes of any
+        branch may have put: of other operations not the columns that main's newest snapshot has.
         """
-        latest, columns = logs.main[-1], {s.id: s.content for s in logs.main}
-        began = [
-            h.schema
-            for h in publishes_onto(self.main)
-            if h.schema in columns and h.schema >= head.schema_id
-            if h.user == self.request.operation_id or columns[h.schema] != latest.content
+        own, by_id = self.request.operation_id, {s.id: s for s in logs.main}
+        killed = [
+            (one.schema if one.user == own else max(one.schema, head.schema_id), self.main.branch(one.branch).schemas())
+            for one in publishes_onto(self.main)
+            if one.schema in by_id
         ]
-        last = min(began, default=latest.id)
-        return next((s for s in reversed(logs.main) if s.id <= last and s.id not in logs.put_schema_ids), latest)
+        mine = (s for s in reversed(logs.main) if s.id not in logs.put_schema_ids)
+        return next(
+            (s for s in mine if not any(s.id > i and has_columns_of(s, by_id[i], theirs) for i, theirs in killed)),
+            logs.main[-1],
+        )
 
     def _brings_columns(self, compared: Comparison, logs: SchemaLogs) -> bool:
         return True  # or options, or takes main's own columns away
@@ -172,7 +173,7 @@ class ReplaceMainPlanner(FastForwardPlanner):
             properties={
                 **planned.properties,
                 REPLACED_PROPERTY: follows.to_text(),
-                **tags_property(request.tag_conflict, tags, is_state=True),
+                **tags_property(tags),
             },
             watermark=compared.branch_snapshot.watermark,
         )

@@ -381,13 +381,13 @@ def _put_schemas_before(run: _PublishRun, publication: Publication, schema: Tabl
 
 def _committed_before(run: _PublishRun, committed: Snapshot) -> OperationResult:
     """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
-    _finish(run, committed, was_finished=not staged_tag_names(committed, run.target.tag_names()))
+    warnings = _finish(run, committed, was_finished=not staged_tag_names(committed, run.target.tag_names()))
     details: dict[str, object] = {
         name.removeprefix("airflow-paimon.").replace("-", "_"): parse(committed.properties[name])
         for name, parse in _REPLAYED.items()
         if name in committed.properties
     }
-    details |= {"replayed": True}
+    details |= {"replayed": True, **({"warnings": warnings} if warnings else {})}
     if committed.changelog_record_count is not None:
         details["streaming_readers"] = {"see": CHANGES, "changelog_rows": committed.changelog_record_count}
     branch, before = run.target.branch_name, committed.id - 1

@@ -122,7 +122,13 @@ def parse_shifts(text: str) -> tuple[Shift, ...]:
 
 
 def parse_published(text: str, only: Callable[[Sequence[str]], Partitions]) -> tuple[PublishedVersion, ...]:
-    """Parse ``IdSpace.published_text``; empty if it isn't one. ``only``: parses partitions."""
+    """Parse ``IdSpace.published_text``; empty if it isn't one. ``only``: parses partitions.
+
+    Earlier development versions wrote ``4>7,9>12`` where none was of some partitions.
+    """
+    if re.fullmatch(r"\d+>\d+(,\d+>\d+)*", text):
+        pairs = (part.split(">") for part in text.split(","))
+        return tuple(PublishedVersion(int(source), int(target)) for source, target in pairs)
     try:
         return tuple(
             PublishedVersion(int(s), int(t), only(texts) if texts else None) for s, t, texts in json.loads(text)

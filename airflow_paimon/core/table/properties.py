@@ -86,7 +86,7 @@ DURATION_PROPERTY = "airflow-paimon.duration-ms"
 REPLACED_PROPERTY = "airflow-paimon.replace-main"
 """JSON of a ``Replacement``."""
 TAGS_PROPERTY = "airflow-paimon.branch-tags"
-"""JSON: of a publish that the branch's tags follow: what is done about names that main has (``conflict``), and whether
-main has the branch's very state (``is_state``)."""
+"""JSON: of a publish that the branch's tags follow: whether some are on the publish itself (``is_state``), and the
+identities of the snapshots of main's own tags that get other names (``renamed``)."""
 ROW_IDS_PROPERTY = "airflow-paimon.row-ids"
 ROW_VERSIONS_PROPERTY = "airflow-paimon.row-versions"

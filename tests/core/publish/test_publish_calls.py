@@ -101,6 +101,20 @@ def test_a_merge_reads_each_tag_once(tmp_path: Path) -> None:
         assert sum(f"tag/tag-{name}" in uri for method, uri in store.tally.log if method.startswith("read")) == 1
 
 
+def test_reads_of_mains_tags_do_not_grow_with_the_branchs_tags(tmp_path: Path) -> None:
+    reads = []
+    for count in (1, 6):
+        table = filled(tmp_path / f"{count}", 1, 1)
+        run(table, "create_tag", tag="main", snapshot=2)
+        for number in range(count):
+            rewrite_all(table.branch("fix"))
+            run(table, "create_tag", tag=f"t{number}", branch="fix")
+        store = CountingStore(table.store)
+        window(table, store, store.tally, "replace_main", branch="fix", discard_main=True)
+        reads.append(sum("tag/tag-main" in uri for method, uri in store.tally.log if method.startswith("read")))
+    assert reads[0] == reads[1] > 0
+
+
 def test_a_tag_that_is_another_since_is_read_again(tmp_path: Path) -> None:
     table = filled(tmp_path, 1, 3)
     run(table, "create_tag", tag="t", snapshot=1)

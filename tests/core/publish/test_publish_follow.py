@@ -244,6 +244,18 @@ def test_a_tag_of_the_head_stays_in_the_branch_when_main_was_faster(table: Table
     assert "done" not in table.tag_names()
 
 
+def test_a_tag_that_the_head_gets_meanwhile_stays_in_the_branch_when_main_was_faster(table: Table) -> None:
+    run(table, "create_tag", tag="early", branch="fix", snapshot=table.branch("fix").snapshot_ids()[0])
+
+    def rival(number: int) -> None:
+        append(table, "c", seq=4)
+        run(table, "create_tag", tag="done", branch="fix")
+
+    result, _ = publish(table, rival, 1, tags=True, writers_stopped=True)
+    assert result.snapshot_after == 5 and result.details["tags"] == ["early"]
+    assert "early" in table.tag_names() and "done" not in table.tag_names()
+
+
 def test_an_update_of_columns_by_a_rival_is_found_although_it_removes_no_file(tmp_path: Path) -> None:
     """With data evolution; one of another column gets in between, and both stand."""
     options = {"row-tracking.enabled": "true", "data-evolution.enabled": "true"}

@@ -161,6 +161,20 @@ def perform(table: Table, store: Any, operation: str, **values: Any) -> Operatio
     return execution.perform(context, context.request)
 
 
+def killed_at(table: Table, path: str, operation: str, *, after: bool = False, **values: Any) -> None:
+    """Run an operation that dies right before it puts a file, or at its first change of the storage after that."""
+    reached: list[str] = []
+
+    def die(method: str, uri: str) -> None:
+        if uri == path or reached:
+            reached.append(uri)
+        if len(reached) > after:
+            raise Crash
+
+    with pytest.raises(Crash):
+        perform(table, FaultStore(table.store, on_mutation=die), operation, writers_stopped=True, **values)
+
+
 def lives(template: Path, tmp_path: Path, name: str) -> Iterator[tuple[Path, Rows, Rows, str]]:
     """The warehouse after each death of a case's operation, with main's rows before it and after it.
 

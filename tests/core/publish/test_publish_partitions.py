@@ -21,6 +21,7 @@ from airflow_paimon.core.publish.undoable_publishes import (
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
+from tests.core.publish.test_publish_killed import killed_at
 from tests.core.tables import COLUMNS, alter_table, append, files, forget_results, make_table, message, rewrite, run
 
 
@@ -249,6 +250,30 @@ def test_main_s_expired_history_is_no_reason_to_bring_or_to_refuse_other_partiti
     rewrite(fix, "c")
     publish(table, "c")
     assert in_day(table, "c") == in_day(fix, "c")
+
+
+@pytest.mark.parametrize("killed", [[], ["dt=a", "dt=b"]], ids=["whole", "two partitions"])
+def test_a_killed_publish_whose_partitions_were_published_since_is_no_reason_to_refuse(
+    tmp_path: Path, killed: list[str]
+) -> None:
+    table = make_table(tmp_path / "wh", primary=False)
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    append(fix, "a")
+    append(fix, "b")
+    killed_at(table, table.paths.snapshot(2), "merge_branch", branch="fix", operation_id="killed", partitions=killed)
+    publish(table, "a")
+    publish(table, "b")
+    append(table, "d")
+    append(table, "d")
+    for number in table.snapshot_ids()[:-1]:
+        table.store.delete(table.paths.snapshot(number))
+    append(fix, "b")
+    append(fix, "c")
+    publish(table, "b")
+    assert run(table, "merge_branch", branch="fix").changed
+    assert [in_day(table, dt) == in_day(fix, dt) for dt in "abc"] == [True] * 3
 
 
 def test_files_are_not_doubled_where_a_lost_publish_was_of_a_partition(tmp_path: Path) -> None:

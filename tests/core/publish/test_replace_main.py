@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.publish.replace_main import replacement_of_main
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption, WidenColumn
 from airflow_paimon.core.store.failures import from_os_error
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import STAGED_TAG_PREFIX
+from airflow_paimon.core.table.properties import REPLACED_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from tests.core.publish.test_publish_killed import perform
+from tests.core.publish.test_publish_killed import killed_at, perform
 from tests.core.tables import alter_table, append, copied, files, rewrite, run
 from tests.stores import Crash, FaultStore
 
@@ -369,7 +372,7 @@ def test_tags_of_a_branch_that_is_deleted_before_they_are_set(table: Table, fix:
     store = FaultStore(table.store, on_mutation=compete)
     done = perform(table, store, "replace_main", branch="fix", writers_stopped=True)
     assert done.details["tags"] == ["day"] and "day" not in table.tag_names()
-    assert done.details["warnings"][-1].startswith("the branch was deleted before its tags were set on main")
+    assert done.details["warnings"][-1].startswith("the branch was deleted or renamed since")
 
 
 def test_a_retry_sets_the_tags_that_a_killed_try_has_left(table: Table, fix: Table) -> None:
@@ -393,6 +396,54 @@ def test_a_retry_sets_the_tags_that_a_killed_try_has_left(table: Table, fix: Tab
         renamed = [tags.pop(name) for name in list(tags) if name.startswith("base.main-")]
         assert (tags, renamed) == ({"shared": 3, "day": 4, "base": 4}, [own]), step
     assert step > 20
+
+
+def test_a_retry_leaves_the_tag_of_a_name_that_main_has_got_since(table: Table, fix: Table) -> None:
+    rewrite(fix, "a")
+    run(table, "create_tag", tag="v1", branch="fix")
+    values: dict[str, Any] = {"branch": "fix", "tags": True, "tag_conflict": "rename", "operation_id": "op"}
+    killed_at(table, table.paths.snapshot(4), "merge_branch", after=True, **values)
+    assert table.latest_snapshot_id() == 4 and "v1" not in table.tag_names()
+    run(table, "create_tag", tag="v1", snapshot=2)
+    run(table, "merge_branch", writers_stopped=True, **values)
+    assert table.tag("v1").snapshot.id == 2
+
+
+@pytest.mark.parametrize("branch", ["fix", "other"])
+def test_the_kept_branch_has_a_column_that_main_got_after_a_publish_was_killed(
+    table: Table, fix: Table, branch: str
+) -> None:
+    run(table, "create_branch", branch="other", tag="base")
+    for name in {"fix", branch}:
+        rewrite(table.branch(name), "a")
+    killed_at(table, table.paths.snapshot(4), "merge_branch", branch=branch, operation_id="killed")
+    alter_table(table, [AddColumn(name="x", type="DOUBLE")])
+    done = replaced(table, keep_old_as="old")
+    assert "x" in table.branch("old").schema().field_names
+    assert any("x" in line for line in done.details["columns"])
+
+
+def test_the_kept_branch_lacks_the_options_that_a_killed_replacement_brought(table: Table, fix: Table) -> None:
+    run(table, "create_branch", branch="other", tag="base")
+    other, option = table.branch("other"), "compaction.min.file-num"
+    alter_table(other, [SetOption(key=option, value="3")])
+    for view in (fix, other):
+        rewrite(view, "a")
+    killed_at(table, table.paths.snapshot(4), "replace_main", branch="other", operation_id="killed")
+    assert table.schema().options[option] == "3" and table.latest_snapshot_id() == 3
+    replaced(table, keep_old_as="old")
+    assert option not in table.branch("old").schema().options
+
+
+def test_a_replacement_by_an_earlier_development_version_is_read(table: Table, fix: Table) -> None:
+    rewrite(fix, "a")
+    replaced(table, keep_old_as="old")
+    head = table.require().latest_snapshot()
+    assert head is not None
+    now = replacement_of_main(head)
+    said = json.dumps({**json.loads(head.properties[REPLACED_PROPERTY]), "branch": "fix", "tags": []})
+    then = {**head.properties, REPLACED_PROPERTY: said}
+    assert replacement_of_main(replace(head, properties=then)) == now is not None
 
 
 @pytest.mark.parametrize("when", ["tag/tag-airflow-paimon-hold", "snapshot/snapshot-4"])

@@ -10,6 +10,7 @@ import pytest
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.table import Table
+from tests.core.publish.test_publish_killed import killed_at
 from tests.core.tables import alter_table, append, cut_off, forget_results, make_table, rewrite, run
 
 
@@ -74,6 +75,22 @@ def test_a_publish_whose_branch_was_deleted_after_its_commit(
     again = run(table, operation, **asked)
     assert again.details["replayed"]
     assert again.snapshot_after == first.snapshot_after == table.latest_snapshot_id()
+
+
+@pytest.mark.parametrize(
+    ("operation", "values"), [("delete_branch", {"force": True}), ("rename_branch", {"to_branch": "x"})]
+)
+def test_a_retry_warns_of_tags_of_a_branch_that_is_gone(
+    table: Table, fix: Table, operation: str, values: dict[str, Any]
+) -> None:
+    rewrite(fix, "a")
+    run(table, "create_tag", tag="v1", branch="fix")
+    asked: dict[str, Any] = {"branch": "fix", "tags": True, "operation_id": "op"}
+    killed_at(table, table.paths.snapshot(2), "merge_branch", after=True, **asked)
+    run(table, operation, branch="fix", **values)
+    again = run(table, "merge_branch", writers_stopped=True, **asked)
+    assert again.details["replayed"] and "v1" not in table.tag_names()
+    assert again.details["warnings"][0].startswith("the branch was deleted or renamed")
 
 
 def test_a_publish_of_no_branch_is_refused_however_often_it_is_tried(table: Table) -> None:

@@ -21,10 +21,12 @@ from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.row_tracking.row_ids_plan import (
     IdRange,
     IdSpace,
+    PublishedVersion,
     Shift,
     id_space,
     is_stored,
     origin_name,
+    parse_published,
     parse_shifts,
     refuse_stored,
     renumber,
@@ -34,6 +36,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import (
 )
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.partition_scope import WHOLE
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import message, run
 
@@ -150,6 +153,12 @@ def test_one_shift_for_all_ids_of_a_branch_and_none_for_older_ones() -> None:
     assert [later.moves(ids) for ids in (IdRange(0, 4), IdRange(0, 5), None)] == [False, True, True]
     assert parse_shifts("kept") == parse_shifts("") == ()
     assert not space(Shift(5, 0)).moves(None)
+
+
+def test_published_versions_are_read_also_as_earlier_development_versions_wrote_them() -> None:
+    both = (PublishedVersion(4, 7), PublishedVersion(9, 12))
+    for text in ("4>7,9>12", IdSpace(shifts=(), next_row_id=99, base=4, published=both).published_text):
+        assert parse_published(text, lambda texts: WHOLE) == both
 
 
 def test_what_becomes_of_each_kind_of_file() -> None:
