@@ -85,7 +85,7 @@ def replacement_of_main(snapshot: Snapshot) -> Replacement | None:
     if REPLACED_PROPERTY not in snapshot.properties:
         return None
     said = snapshot.values(REPLACED_PROPERTY, dict)  # earlier development versions said more
-    return Replacement(**{f.name: said[f.name] for f in fields(Replacement)})
+    return Replacement(**{f.name: said[f.name] for f in fields(Replacement) if f.name in said})
 
 
 @dataclass(frozen=True, slots=True)
