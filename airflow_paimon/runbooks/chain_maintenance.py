@@ -216,7 +216,7 @@ def summarize_chain_maintenance(
         "delta_partitions": len(held.delta),
         "groups": len(groups),
         "longest_chain": max((len(g.pending) for g in groups), default=0) if sound else None,
-        "gaps": sum(len(g.gaps or ()) for g in groups) if sound else None,
+        "gaps": sum(len(g.gaps or ()) for g in groups) if sound and all(g.gaps is not None for g in groups) else None,
         "snapshots": state.snapshot_ids,
     }
 

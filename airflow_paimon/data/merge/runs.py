@@ -55,7 +55,9 @@ def few_runs(runs: Sequence[Run], align: Align) -> Iterator[Sequence[Run]]:
 def stored_run(path: Path, batches: Iterable[pa.RecordBatch]) -> Run:
     """Write a run to the local disk; returns it, to be read once. Raises as ``spilling``."""
     writer = None
-    with pa.OSFile(str(path), "wb") as sink:
+    with spilling():
+        sink = pa.OSFile(str(path), "wb")
+    with sink:
         for rows in batches:
             with spilling():
                 writer = writer or pa.ipc.new_stream(sink, rows.schema)
