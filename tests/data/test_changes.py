@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -145,6 +146,15 @@ def test_where_a_stream_starts(tmp_path: Path) -> None:
     ):
         with pytest.raises((InvalidInputError, NotFoundError), match=message):
             keys(**options)
+
+
+def test_a_stream_from_a_time_skips_no_snapshot_where_clocks_differ(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    for number, time in enumerate((10, 50, 20, 60, 70), 1):
+        put(table, ("a", number, "x"))
+        path = tmp_path / f"d.db/t/snapshot/snapshot-{number}"
+        path.write_text(re.sub(r'"timeMillis" ?: ?\d+', f'"timeMillis" : {time}', path.read_text()))
+    assert [row[1] for row in Follower(table, **{"scan.timestamp-millis": "40"}).all()] == [2, 3, 4, 5]
 
 
 def test_a_stream_of_an_empty_table_waits(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import read_changelog_list, read_delta_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import plan_snapshot
-from airflow_paimon.core.table.table import Table, parse_timestamp, snapshots_around
+from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +89,20 @@ class Stream:
         return Position(snapshot=snapshot_id - 1) if before is None else _all_of(before)
 
     def _origin_at_time(self, time_ms: int) -> Position:
-        before, after = snapshots_around(self.table, time_ms)
+        # Not searched: where clocks differ, the first snapshot of that time may follow a later one.
+        before = None
+        snapshots = self.table.snapshots()
+        for snapshot in snapshots:
+            if snapshot.time_millis >= time_ms:
+                break
+            before = snapshot
         if before is not None:
             return _all_of(before)
-        if after is not None and after.id > 1:
+        if snapshots and snapshots[0].id > 1:
             raise NotFoundError(
                 f"{self.table.label}: snapshots since {time_ms} ms have expired; the earliest that is left is "
-                f"{after.id}, of {after.time_millis} ms. Start there with scan.snapshot-id, or read all rows first "
-                f"(scan.mode=latest-full)"
+                f"{snapshots[0].id}, of {snapshots[0].time_millis} ms. Start there with scan.snapshot-id, or read all "
+                f"rows first (scan.mode=latest-full)"
             )
         self.table.require()
         return Position()
