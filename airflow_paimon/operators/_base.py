@@ -10,8 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
-import yaml
-
 from airflow_paimon import settings
 from airflow_paimon._compat import (
     AirflowRuntimeError,
@@ -44,6 +42,7 @@ from airflow_paimon.links import AssetLink, SparkLink, TableLink, UndoLink, stor
 from airflow_paimon.metrics import send_failure, send_success
 from airflow_paimon.operators._arguments import text_of_operator
 from airflow_paimon.operators._dry_run import shortened
+from airflow_paimon.operators._log_lines import log_lines
 from airflow_paimon.task_run import (
     PROGRESS_KEY,
     RAN_ON_KEY,
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
 
 RUN_ON = ("spark", "worker")
 _NOT_FROM_ARGUMENTS = frozenset({"warehouse", "storage_options", "operation_id"})
-_MOST_LOG_LINES = 200
 
 
 class PaimonOperator(StrictTemplates, BaseOperator):
@@ -243,9 +241,9 @@ class PaimonOperator(StrictTemplates, BaseOperator):
                 self._done(context, one)
             return result
         of = of or self
+        for level, line in log_lines(result):
+            self.log.log(level, "%s", line)
         result = shortened(result)
-        for line in _readable(result["details"])[:_MOST_LOG_LINES]:
-            self.log.info("%s", line)
         with suppress(Exception):  # the page then doesn't say it
             context["ti"].xcom_push(key=RAN_ON_KEY, value=result["ran_on"])
         self.log.info("Ran on: %s. Result: %s", result.get("ran_on"), json.dumps(result))
@@ -505,13 +503,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             raise InvalidInputError(f"run_on must be one of {', '.join(RUN_ON)}, or left out; got {self.run_on!r}")
         if run_on == "worker" and OPERATIONS[self.operation].needs_spark:
             raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: leave run_on out")
-
-
-def _readable(details: Mapping[str, Any]) -> list[str]:
-    """Return the details of a result for people who read a log: as lines of YAML."""
-    # No text is wrapped: Airflow masks secrets line by line.
-    text: str = yaml.safe_dump(json.loads(json.dumps(details)), sort_keys=False, allow_unicode=True, width=1 << 20)
-    return text.splitlines() if details else []
 
 
 def _add_event(accessor: Any, uri: str, extra: dict[str, Any]) -> None:
