@@ -1,11 +1,11 @@
-"""What an ``AssetWatcher`` watches a table with."""
+"""What an ``AssetWatcher`` watches a table with, and what waits until a branch has caught up."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -22,11 +22,33 @@ from airflow_paimon.core.table.new_snapshots_plan import (
 )
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.triggers._polls import BranchPoll, poll_branch
-from airflow_paimon.triggers.waits import event, serialized
+from airflow_paimon.triggers.waits import SensorTrigger, event, serialized
 
-__all__ = ["PaimonSnapshotTrigger"]
+__all__ = ["PaimonSnapshotTrigger", "SnapshotCatchUpTrigger"]
 
 _STATE_KEY = "airflow_paimon.seen."
+
+
+class SnapshotCatchUpTrigger(SensorTrigger):
+    """
+    Fires once when a branch has caught up, as the trigger of ``SnapshotCatchUpSensor`` does.
+
+    :param table: the table, ``db.table``
+    :param branch: the branch that has to catch up
+    :param condition: a :class:`~airflow_paimon.core.streaming.catch_up.CatchUpCondition` as JSON
+    :param paimon_conn_id: connection of type ``paimon``
+    :param poke_interval: seconds between two polls
+    """
+
+    def __init__(
+        self, *, table: str, branch: str, condition: Mapping[str, Any], paimon_conn_id: str, poke_interval: float = 60.0
+    ) -> None:
+        super().__init__(
+            check="airflow_paimon.sensors.snapshot:check_caught_up",
+            condition={"table": table, "branch": branch, "condition": dict(condition)},
+            paimon_conn_id=paimon_conn_id,
+            poll_interval=poke_interval,
+        )
 
 
 class PaimonSnapshotTrigger(BaseEventTrigger):

@@ -88,8 +88,9 @@ class SensorTrigger(PollingTrigger):
         self._hook: PaimonHook | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
-        return serialized(self, "check", "condition", "paimon_conn_id", "poll_interval")
+        """Return the class path and the arguments; those of this class for a subclass, too."""
+        _, arguments = serialized(self, "check", "condition", "paimon_conn_id", "poll_interval")
+        return f"{__name__}.{SensorTrigger.__qualname__}", arguments
 
     async def _poll(self) -> dict[str, Any] | None:
         self._hook = self._hook or await connected_hook(self.paimon_conn_id)

@@ -15,6 +15,7 @@ from airflow_paimon.core.streaming.catch_up import parse_condition
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 from airflow_paimon.triggers.waits import SensorTrigger
 from tests.airflow.conftest import RunDag
 from tests.airflow.processes import later
@@ -160,11 +161,9 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
 
 
 def trigger(**condition: Any) -> SensorTrigger:
-    return SensorTrigger(
-        check="airflow_paimon.sensors.snapshot:check_caught_up",
-        paimon_conn_id="paimon_default",
-        condition={"table": "d.t", "branch": "main", "condition": parse_condition(**condition).to_json()},
-        poll_interval=0.05,
+    asked = parse_condition(**condition).to_json()
+    return SnapshotCatchUpTrigger(
+        table="d.t", branch="main", condition=asked, paimon_conn_id="paimon_default", poke_interval=0.05
     )
 
 
