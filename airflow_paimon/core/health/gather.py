@@ -6,7 +6,7 @@ manifests, and, where snapshots are due, as many more as a binary search over th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -27,7 +27,7 @@ from airflow_paimon.core.health.health_plan import (
     plan_health,
 )
 from airflow_paimon.core.metadata_expiry.automatic_tags import makes_automatic_tags
-from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import SnapshotRule, retention_rule
+from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import count_due, retention_rule
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
 from airflow_paimon.core.requests.findings import ERROR
@@ -250,23 +250,6 @@ def _due_snapshots(branch: _Branch, now_ms: int, rules: HealthRules, *, consumer
         return 0 if snapshot is None else snapshot.time_millis  # one that is gone has expired
 
     return count_due(branch.ids, rule, needed, time_of)
-
-
-def count_due(ids: Sequence[int], rule: SnapshotRule, needed: Sequence[int], time_of: Callable[[int], int]) -> int:
-    """Count the snapshots that ``plan_branch`` lets expire, with few looks at their commit times.
-
-    ``ids``: ascending; ``needed``: the oldest snapshots that something needs. Later snapshots have later times.
-    """
-    allowed = max(0, min([len(ids) - rule.retain_min, *(sum(i < oldest for i in ids) for oldest in needed)]))
-    low, high = min(max(len(ids) - rule.retain_max, 0), allowed), allowed
-    middle = low  # mostly none is due
-    while low < high:
-        if time_of(ids[middle + 1]) < rule.cutoff_ms:
-            low = middle + 1
-        else:
-            high = middle
-        middle = (low + high) // 2
-    return low
 
 
 def _storage(main: Table, now_ms: int) -> StorageFigures:

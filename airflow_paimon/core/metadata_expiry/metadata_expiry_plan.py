@@ -7,7 +7,7 @@ stay longer (one a day) gets an automatic tag. Times of tags are local ones with
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -115,6 +115,23 @@ def plan_branch(
     kept = snapshots.at(stop) if stop < count else None
     expired = tuple(snapshots.by_ids(snapshots.ids[:stop]))
     return BranchExpiry(branch=branch, expired=expired, first_kept=kept, reason=reason)
+
+
+def count_due(ids: Sequence[int], rule: SnapshotRule, needed: Sequence[int], time_of: Callable[[int], int]) -> int:
+    """Count the snapshots that ``plan_branch`` lets expire, with few looks at their commit times.
+
+    ``ids``: ascending; ``needed``: the oldest snapshots that something needs. Later snapshots have later times.
+    """
+    allowed = max(0, min([len(ids) - rule.retain_min, *(sum(i < oldest for i in ids) for oldest in needed)]))
+    low, high = min(max(len(ids) - rule.retain_max, 0), allowed), allowed
+    middle = low  # mostly none is due
+    while low < high:
+        if time_of(ids[middle + 1]) < rule.cutoff_ms:
+            low = middle + 1
+        else:
+            high = middle
+        middle = (low + high) // 2
+    return low
 
 
 def retainers_of(roots: Roots, branch: str, parents: Mapping[str, str], *, keep_undo: bool) -> list[SnapshotRetainer]:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.health.gather import HealthRules, count_due, read_health
+from airflow_paimon.core.health.gather import HealthRules, read_health
 from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.core.health.table_health import read_healths
-from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import SnapshotRule
+from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import SnapshotRule, count_due
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import run_operation
