@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.chain.scan import is_chain_read
+from airflow_paimon.data.chain.branch_states import is_chain_read
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read_groups import GroupPlan, GroupSizes, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest

@@ -24,7 +24,7 @@ from airflow_paimon.data.compaction_tasks import TaskOutput
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, RollingWriter
 from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.read import read_versions
-from airflow_paimon.data.scan import ReadSplit
+from airflow_paimon.data.read_splits import ReadSplit
 from airflow_paimon.spark.compaction import _groups
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.tasks import SCHEMA, collect, cores_of, map_tasks, ship

@@ -109,7 +109,7 @@ def start_job(warehouse: Path, mode: str) -> subprocess.Popen[bytes]:
     return start_program("replay_branch", warehouse, asked(mode))
 
 
-_AS_IF_LARGE = "from airflow_paimon.data import scan; scan.LIMIT_BYTES = -1; "
+_AS_IF_LARGE = "from airflow_paimon.data import read_splits; read_splits.LIMIT_BYTES = -1; "
 
 
 def start_program(

@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
+from airflow_paimon.data.chain.branch_states import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.chain.read import read_chain_split
-from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.fallback_branches import PinnedState
 from airflow_paimon.data.planner import pin, pinned_schema, plan_pinned, plan_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import GroupPlan, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 from airflow_paimon.data.system_tables import check_system_table
 
 

@@ -31,7 +31,7 @@ from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.sections import plan_sections, unmerged
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.read import read_split, read_stored
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, plan_read
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = ROW_KINDS
 

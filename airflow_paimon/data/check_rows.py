@@ -22,7 +22,7 @@ from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.key_locations import KeyLocations
 from airflow_paimon.data.merge.sections import plan_sections, unmerged
 from airflow_paimon.data.read import read_split, read_stored
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, plan_read
 
 _PENDING = 64
 """Batches whose hashes are kept apart."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.rewrites import commit_rewrite
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind
@@ -27,7 +27,7 @@ from airflow_paimon.data.copy_on_write import (
     write_kept,
 )
 from airflow_paimon.data.read import deleted_rows, read_split
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import discard_files
 
 

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.commit.committed import find_committed
-from airflow_paimon.core.commit.copy_on_write import commit_compaction
 from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
 from airflow_paimon.core.commit.idempotency import commit_identity
+from airflow_paimon.core.commit.rewrites import commit_compaction
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, SnapshotRef
@@ -50,9 +50,9 @@ from airflow_paimon.data.files.write import ROW_GROUP_BYTES, RollingWriter, aban
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.merge_changelog import Changelog, Merged, changelog_of, merged_with_changes
 from airflow_paimon.data.read import deleted_rows, read_versions
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, fitting_rows, plan_read
 from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry
 from airflow_paimon.data.row_deletes import stored_partitions
-from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows, plan_read
 from airflow_paimon.data.write import TableWrite
 
 TASK_BYTES = 256 << 20

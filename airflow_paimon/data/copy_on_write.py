@@ -44,8 +44,8 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER
 from airflow_paimon.data.files.kept_columns import kept_columns
 from airflow_paimon.data.files.pruning import value_bounds
+from airflow_paimon.data.read_splits import ReadSplit
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
-from airflow_paimon.data.scan import ReadSplit
 from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, plan_write, write_rows
 
 CHANGED = internal_column("changed")

@@ -26,7 +26,7 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, sh
 from airflow_paimon.core.table.predicate import Predicate, columns_of, may_match
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.files.pruning import partition_bounds
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 
 _OF_ROWS = (UPDATE, DELETE, MERGE)
 

@@ -25,7 +25,7 @@ from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import arrow_schema, one_array
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 
 MOST_KEYS = 50_000_000
 """Rows in a snapshot's files beyond which its keys are not read into memory."""

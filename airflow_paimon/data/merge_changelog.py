@@ -27,7 +27,7 @@ from airflow_paimon.data.merge.sections import plan_sections, unmerged
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge.versions import is_retract
 from airflow_paimon.data.read import SeenRows, read_stored, read_versions
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 SIDE = internal_column("side")

@@ -31,7 +31,7 @@ from airflow_paimon.data.key_locations import KeyLocations, RowNumbers, read_key
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.versions import DELETE, is_retract
 from airflow_paimon.data.read import read_stored
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import BucketWriter, TableWrite, WriteMode
 
 

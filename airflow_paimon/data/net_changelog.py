@@ -47,7 +47,7 @@ from airflow_paimon.data.merge_changelog import (
     states_of,
 )
 from airflow_paimon.data.read import read_versions
-from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, fitting_rows
 from airflow_paimon.data.write import TableWrite
 
 BucketState = tuple[TableRead, ReadSplit]

@@ -23,8 +23,8 @@ from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.scan import ScanPlan, with_schemas_of_branch
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.core.table.visibility import hides_level_zero
+from airflow_paimon.data.chain.branch_states import choose_chain, is_chain_read
 from airflow_paimon.data.chain.plan import plan_chain, plan_chain_columns
-from airflow_paimon.data.chain.scan import choose_chain, is_chain_read
 from airflow_paimon.data.fallback_branches import (
     PinnedState,
     choose_branches,
@@ -47,8 +47,8 @@ from airflow_paimon.data.read_groups import (
     sort_files,
 )
 from airflow_paimon.data.read_request import ReadRequest
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.row_columns import with_row_columns
-from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, ROW_TRACKING, with_kinds
 
 

@@ -20,8 +20,8 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure, delete_unused
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.row_columns import ROW_COLUMNS
-from airflow_paimon.data.scan import plan_read
 
 _ONE_FILE = str(1 << 60)
 

@@ -45,6 +45,7 @@ from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import MOST_RUNS, merge_runs
 from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.merge.versions import LEVEL, drop_retracts
+from airflow_paimon.data.read_splits import KIND_FIELD, ReadSplit, TableRead, fitting_rows
 from airflow_paimon.data.row_columns import (
     POSITION_COLUMNS,
     ROW_COLUMNS,
@@ -52,7 +53,6 @@ from airflow_paimon.data.row_columns import (
     stored_row_fields,
     with_row_columns,
 )
-from airflow_paimon.data.scan import KIND_FIELD, ReadSplit, TableRead, fitting_rows
 
 
 def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:

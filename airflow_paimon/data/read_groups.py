@@ -22,7 +22,7 @@ from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.scan import ScanPlan, splits_of, with_schemas
 from airflow_paimon.core.table.spill import SpillBuffer, SpilledBytes
 from airflow_paimon.data.chain.splits import ChainSplit, Inputs
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_paimon.core.commit.copy_on_write import commit_rescale
 from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
 from airflow_paimon.core.commit.put import require_committable
+from airflow_paimon.core.commit.rewrites import commit_rescale
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -49,9 +49,9 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import HERE, Workers, outputs_of
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.merge_changelog import changelog_of, producer_of
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, fitting_rows, plan_read
 from airflow_paimon.data.rescale_plan import plan_shares
 from airflow_paimon.data.rescale_tasks import TASK_BYTES, RescaleTask
-from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files
 
 log = logging.getLogger(__name__)

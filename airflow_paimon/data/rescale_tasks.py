@@ -27,8 +27,8 @@ from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.merge_changelog import Changelog, Merged, merged_with_changes
 from airflow_paimon.data.read import deleted_rows, read_split, read_versions
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 from airflow_paimon.data.rescale_plan import Share
-from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.write import TableWrite, discard_files, write_rows
 
 TASK_BYTES = 256 << 20

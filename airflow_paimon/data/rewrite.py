@@ -39,7 +39,7 @@ from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.merge.sorted_runs import check_kinds
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.read import read_versions
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, commit_or_discard, discard_files, plan_write
 
 log = logging.getLogger(__name__)

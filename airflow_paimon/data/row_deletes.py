@@ -26,7 +26,7 @@ from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.copy_on_write import replacing_message
 from airflow_paimon.data.read import load_deletions
-from airflow_paimon.data.scan import deletions_of
+from airflow_paimon.data.read_splits import deletions_of
 from airflow_paimon.data.write import TableWrite, discard_files
 
 VECTORS = "DELETION_VECTORS"

@@ -15,10 +15,10 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.scan import is_chain_read
+from airflow_paimon.data.chain.branch_states import is_chain_read
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD
+from airflow_paimon.data.read_splits import KIND_FIELD, TableRead
 from airflow_paimon.data.row_columns import with_row_columns
-from airflow_paimon.data.scan import KIND_FIELD, TableRead
 
 AUDIT_LOG, READ_OPTIMIZED, ROW_TRACKING = "audit_log", "ro", "row_tracking"
 WITH_ROWS = (AUDIT_LOG, READ_OPTIMIZED, ROW_TRACKING)

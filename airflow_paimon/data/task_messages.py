@@ -30,7 +30,7 @@ from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sections import plan_sections, unmerged
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.read import read_stored, read_versions
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 from airflow_paimon.data.write import TableWrite, discard_files
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.diff.differing_buckets import plan_diff
 from airflow_paimon.data.diff.run_diff import KINDS, compare_here, diff_fits, diff_result
-from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.shown import diff_lists, lists
 from airflow_paimon.shown.html import line_html
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list, keeps_arguments
-from airflow_paimon.core.streaming.catch_up import CatchUpCondition, check, parse_condition
+from airflow_paimon.core.streaming.catch_up import CatchUpCondition, check, parse_catch_up
 from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.links import AssetLink, TableLink
 from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank
@@ -88,4 +88,4 @@ class SnapshotCatchUpSensor(DeferrableSensor):
         values |= {name: as_list(name, getattr(self, name)) for name in ("partitions", "marked_partitions")}
         switches = ("allow_older_partitions", "wait_for_branch")
         values |= {name: parse_boolean(getattr(self, name), name) for name in switches}
-        return {"table": self.table, "branch": self.branch, "condition": parse_condition(**values).to_json()}
+        return {"table": self.table, "branch": self.branch, "condition": parse_catch_up(**values).to_json()}

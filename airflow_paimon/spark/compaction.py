@@ -12,7 +12,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Compact, CompactChainTable, EraseRows, Rescale
 from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput, Workers, run_here
 from airflow_paimon.data.local import REWRITES
-from airflow_paimon.data.scan import fits_in_process
+from airflow_paimon.data.read_splits import fits_in_process
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES, SCHEMA, TASK_BYTES, collect, cores_of, map_tasks, pack, ship

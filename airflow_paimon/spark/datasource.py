@@ -31,7 +31,7 @@ from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arguments import check_partition
 from airflow_paimon.data.arrow_write import commit_or_discard_write, parse_write_mode
-from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
+from airflow_paimon.data.chain.branch_states import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.planner import plan_rows, read_schema

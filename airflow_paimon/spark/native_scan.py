@@ -41,8 +41,8 @@ from airflow_paimon.data.files.arrow_types import (
     repeated,
 )
 from airflow_paimon.data.read import load_deletions
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 from airflow_paimon.data.row_columns import ROW_COLUMNS, stored_row_fields
-from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.jvm import has_jvm, sequence_items
 from airflow_paimon.spark.parquet_scan import check_values, has_parquet_scan, parquet_relation
 from airflow_paimon.spark.row_positions import ROW_INDEX, row_column, without_deleted

@@ -13,7 +13,7 @@ from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import restrict
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
-from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
+from airflow_paimon.data.chain.branch_states import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.planner import plan_rows, read_schema
 from airflow_paimon.data.read_groups import IN_SPARK, GroupPlan, Layer, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest

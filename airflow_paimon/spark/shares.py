@@ -15,7 +15,7 @@ from airflow_paimon.data.chain.splits import ChainSplit, Inputs, divide_split
 from airflow_paimon.data.merge.sections import Run
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import GroupPlan, ReadPlan, packed, unpacked
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 from airflow_paimon.spark.spark_types import shipped_schema, to_shipped
 from airflow_paimon.spark.tasks import LEAST_TASKS, OPEN_COST_BYTES, TASK_BYTES, pack, share_of
 

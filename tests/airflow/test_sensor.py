@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_paimon import create_branch, open_table
-from airflow_paimon.core.streaming.catch_up import parse_condition
+from airflow_paimon.core.streaming.catch_up import parse_catch_up
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
@@ -161,7 +161,7 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
 
 
 def trigger(**condition: Any) -> SensorTrigger:
-    asked = parse_condition(**condition).to_json()
+    asked = parse_catch_up(**condition).to_json()
     return SnapshotCatchUpTrigger(
         table="d.t", branch="main", condition=asked, paimon_conn_id="paimon_default", poke_interval=0.05
     )

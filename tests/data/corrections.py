@@ -20,7 +20,7 @@ from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_KIND, arrow_schema
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.write import plan_write
 from airflow_paimon.spark.jobs import correct_statement
 from airflow_paimon.spark.jobs.correct_rows import correction_on, finish, with_files

@@ -13,7 +13,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.read import read_versions
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 
 DYNAMIC = {"bucket": "-1", "dynamic-bucket.target-row-num": "4"}
 

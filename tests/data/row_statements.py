@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.draft import Receipt
+from airflow_paimon.core.commit.rewrites import commit_rewrite
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.copy_on_write import (
@@ -22,7 +22,7 @@ from airflow_paimon.data.copy_on_write import (
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.write import write_rows
 
 Row = dict[str, Any]

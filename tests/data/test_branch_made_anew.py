@@ -20,14 +20,14 @@ from airflow_paimon.core.table.scan import plan_scan, with_planned_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows, read_group
+from airflow_paimon.data.diff.differing_buckets import plan_diff
 from airflow_paimon.data.diff.run_diff import compare_here
-from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.fallback_branches import choose_branches
 from airflow_paimon.data.planner import pin, plan_branches, plan_pinned
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import IN_PROCESS, GroupSizes
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from tests.core.tables import alter_table
 from tests.data.chain.tables import DAYS, chain_table, seen, set_options
 from tests.data.used_tables import branch_of_columns, make_anew

@@ -42,8 +42,8 @@ from airflow_paimon.data import compact_keyed, read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
 from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, run_here
 from airflow_paimon.data.read import read_versions
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.rewrite import live_bucket
-from airflow_paimon.data.scan import plan_read
 from tests.core.tables import alter_table
 from tests.data.chain.tables import set_options
 from tests.data.tables import make_table, rows_of

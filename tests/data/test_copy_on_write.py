@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.commit.committer import commit
-from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.commit.rewrites import commit_rewrite
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import CommitKind
@@ -29,7 +29,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from tests.core.tables import alter_table
 from tests.data.row_statements import Row, planned, statement, with_ids
 

@@ -18,7 +18,7 @@ from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
-from airflow_paimon.data.diff import scan
+from airflow_paimon.data.diff import differing_buckets
 from airflow_paimon.data.diff.run_diff import small_diff
 from airflow_paimon.shown.diff_markdown import render_markdown
 from tests.core.tables import run
@@ -68,9 +68,9 @@ def test_same_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str,
     for on in chance.choices([table, table.branch("fix")], k=seed * 2):
         write(on, chance)
     for against in ("base", "main"):
-        monkeypatch.setattr(scan, "COUNTED_FILES", 10**6)
+        monkeypatch.setattr(differing_buckets, "COUNTED_FILES", 10**6)
         whole = diff(table, against)
-        monkeypatch.setattr(scan, "COUNTED_FILES", 0)
+        monkeypatch.setattr(differing_buckets, "COUNTED_FILES", 0)
         found = diff(table, against)
         assert found["partitions_unchanged"] is None and found["buckets"]["skipped"] is None
         assert whole["total"] == found["total"] | {"unchanged_exact": whole["total"]["unchanged_exact"]}
@@ -95,7 +95,7 @@ def test_it_reads_no_shared_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyP
     head = table.latest_snapshot()
     assert head is not None
     shared = {m.file_name for m in all_manifests(table, head)}
-    monkeypatch.setattr(scan, "COUNTED_FILES", 0)
+    monkeypatch.setattr(differing_buckets, "COUNTED_FILES", 0)
 
     def read() -> set[str]:
         store = CountingStore(table.store)
@@ -126,6 +126,6 @@ def test_a_count_is_not_exact_where_vectors_do_not_say_how_many_rows_they_delete
     table.store.replace(f"manifest/{head.index_manifest}", write_index_manifest(entries))
     run(table, "create_branch", branch="fix", snapshot=head.id)
     whole = diff(table)["total"]
-    monkeypatch.setattr(scan, "COUNTED_FILES", 0)
+    monkeypatch.setattr(differing_buckets, "COUNTED_FILES", 0)
     assert diff(table)["total"] == whole
     assert whole["unchanged"] == 40 and whole["unchanged_exact"] is False

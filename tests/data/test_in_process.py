@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.table.scan import plan_scan
-from airflow_paimon.data.scan import LIMIT_BYTES, LIMIT_ROWS, OPEN_BYTES, fits_in_process
+from airflow_paimon.data.read_splits import LIMIT_BYTES, LIMIT_ROWS, OPEN_BYTES, fits_in_process
 from tests.core.tables import append, make_table
 
 

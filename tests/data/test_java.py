@@ -19,8 +19,8 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.rewrite import NEW_BUCKET, live_bucket, rewrite_bucket
-from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of, sorted_changes, without_ids
 from tests.oracles.canonical import assert_same_rows

@@ -21,7 +21,7 @@ from airflow_paimon.data.files.key_lookup import key_points
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from tests.data.tables import make_table, rows_of
 
 COLUMNS = {"k": "INT NOT NULL", "s": "STRING NOT NULL", "d": "DATE NOT NULL", "v": "STRING", "n": "INT"}

@@ -31,7 +31,7 @@ from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.key_merge import merge_by_key
+from airflow_paimon.data.merge_by_key import merge_by_key
 from airflow_paimon.execution import row_functions
 from tests.core.tables import alter_table
 from tests.data.tables import arrow_schema_of

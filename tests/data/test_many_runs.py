@@ -20,7 +20,7 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.merge import runs as merging
 from airflow_paimon.data.merge.runs import few_runs
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from tests import randomness
 from tests.data.tables import make_table, rows_of
 from tests.data.test_compact import run

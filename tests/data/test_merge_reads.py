@@ -21,8 +21,8 @@ from airflow_paimon.core.table.scan import plan_scan, scan_without_files, with_p
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.read import read_versions
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.rewrite import live_bucket
-from airflow_paimon.data.scan import plan_read
 from tests.data.chain.tables import set_options
 from tests.data.tables import make_table, rows_of
 

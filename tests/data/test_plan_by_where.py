@@ -23,7 +23,7 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows
 from airflow_paimon.data.planner import pin, plan_pinned, plan_rows
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from tests.core.tables import run
 from tests.randomness import chance as chance_of
 from tests.randomness import lives

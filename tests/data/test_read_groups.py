@@ -269,7 +269,7 @@ def test_what_is_wrong_with_a_file_is_said_when_its_group_is_planned(monkeypatch
         raise UnsupportedFeatureError("not this file")
 
     found = in_groups(table)
-    monkeypatch.setattr("airflow_paimon.data.scan.check_file", refuse)
+    monkeypatch.setattr("airflow_paimon.data.read_splits.check_file", refuse)
     with pytest.raises(UnsupportedFeatureError, match="not this file"):
         next(iter(found.groups))
 

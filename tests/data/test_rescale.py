@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.commit.put import put_new
+from airflow_paimon.core.commit.rewrites import commit_rewrite
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -43,9 +43,9 @@ from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, Wor
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.rescale import rescale
 from airflow_paimon.data.rescale_plan import plan_shares
-from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import forget_results
 from tests.core.tables import run as operate

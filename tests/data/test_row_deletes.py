@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.committer import commit
-from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft
+from airflow_paimon.core.commit.rewrites import commit_rewrite
 from airflow_paimon.core.commit.staging import Staging, take_over, unpublished
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.deletion_vectors import Positions

@@ -38,7 +38,7 @@ from airflow_paimon.data import write as data_write
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.write import (
     BucketWriter,
     RowsWriter,

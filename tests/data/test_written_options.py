@@ -12,7 +12,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from tests.data.tables import make_table, rows_of
 from tests.data.test_compact import run
 

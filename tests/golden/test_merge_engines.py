@@ -20,7 +20,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.data.test_changes import Follower
 from tests.oracles.canonical import assert_same_rows

@@ -15,7 +15,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.spark.shares import slim_split
 from tests.oracles.drivers import PypaimonOracle
 from tests.randomness import chance, lives

@@ -16,7 +16,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, task
 
 from airflow_paimon import open_table
-from airflow_paimon.core.streaming.catch_up import check, parse_condition
+from airflow_paimon.core.streaming.catch_up import check, parse_catch_up
 from airflow_paimon.dags import FlinkJob, correction_dag, pipeline_undo_dag
 from airflow_paimon.dags.flink_jobs import (
     FIELD,
@@ -105,7 +105,7 @@ def test_a_job_is_started_stopped_and_started_from_its_savepoint(connected: Flin
     flink.feed("ops_round", [(3, 3)], resumed)
     flink.stop(resumed)
     assert flink.query("SELECT * FROM ops_round.t") == [(1, 1), (2, 2), (3, 3)]
-    passed, table = parse_condition(consumer="copies"), open_table(str(flink.warehouse), "ops_round.t")
+    passed, table = parse_catch_up(consumer="copies"), open_table(str(flink.warehouse), "ops_round.t")
     assert not check(table, passed).caught_up
     flink.sql("CREATE TABLE ops_round.copy (id BIGINT, v BIGINT)")
     options = "'consumer-id' = 'copies', 'consumer.expiration-time' = '1 d'"

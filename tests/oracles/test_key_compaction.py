@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.copy_on_write import commit_compaction
 from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.commit.files import commit_buckets
+from airflow_paimon.core.commit.rewrites import commit_compaction
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan

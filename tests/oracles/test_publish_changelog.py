@@ -20,8 +20,8 @@ from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.rewrite import NEW_BUCKET
-from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
 from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, LiveBucket, correct_buckets
 from airflow_paimon.spark.statements.keyed import without_merging

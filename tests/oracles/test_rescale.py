@@ -17,7 +17,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from tests.core.tables import run as operate
 from tests.data.test_rescale import run
 from tests.oracles.canonical import assert_same_rows

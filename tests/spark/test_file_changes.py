@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.rewrites import commit_rewrite
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.live_files import BucketSplit
@@ -24,7 +24,7 @@ from airflow_paimon.data.files import write
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read, with_positions
+from airflow_paimon.data.read_splits import plan_read, with_positions
 from airflow_paimon.spark.statements.append import file_parts, outcome_of, plan_rewrite
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, INSERTED, MATCHED, UPDATED
 from airflow_paimon.spark.statements.file_changes import rewrite_files

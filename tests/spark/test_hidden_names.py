@@ -14,7 +14,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow, scan, write_arrow
+from airflow_paimon.data import read_arrow, read_splits, write_arrow
 from airflow_paimon.spark import read_table, sql, write_table
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.core.tables import run
@@ -67,7 +67,7 @@ def test_a_life(
     spark: SparkSession, tmp_path: Path, kind: str, by_tasks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make(tmp_path, kind)
-    monkeypatch.setattr(scan, "LIMIT_BYTES", -1 if by_tasks else scan.LIMIT_BYTES)
+    monkeypatch.setattr(read_splits, "LIMIT_BYTES", -1 if by_tasks else read_splits.LIMIT_BYTES)
     write_arrow(table, rows(*(row(k, 1) for k in range(4))))
     columns = read_table(spark, str(tmp_path), "d.t").schema
     write_table(spark.createDataFrame([tuple(row(4, 1).values())], columns), str(tmp_path), "d.t")

@@ -29,7 +29,7 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import plan_of
-from airflow_paimon.data.scan import with_positions
+from airflow_paimon.data.read_splits import with_positions
 from airflow_paimon.spark import native_scan, parquet_scan, read_table, sql
 from airflow_paimon.spark.arrow_frames import collect_arrow
 from airflow_paimon.spark.filters import parse_where

@@ -26,7 +26,7 @@ from airflow_paimon.core.table.internal_columns import INTERNAL_PREFIX
 from airflow_paimon.core.table.made_by import made_by
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow, scan
+from airflow_paimon.data import read_arrow, read_splits
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
@@ -353,7 +353,7 @@ def test_few_changes_of_large_files_are_evaluated_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make(tmp_path, "tracked")
-    monkeypatch.setattr(scan, "LIMIT_ROWS", -1)  # the files are written again in tasks
+    monkeypatch.setattr(read_splits, "LIMIT_ROWS", -1)  # the files are written again in tasks
     calls = tmp_path / "calls"
 
     def counted(k: int) -> int:

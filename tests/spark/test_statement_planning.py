@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests import context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data import read_arrow, scan
+from airflow_paimon.data import read_arrow, read_splits
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.jobs import query_views
@@ -211,7 +211,7 @@ def test_a_correction_by_select_writes_the_rows_by_which_it_was_planned(
     table = make(tmp_path, "keyed")
     run(table, "create_branch", branch="fix", snapshot=len(DAYS))
     monkeypatch.setattr(query_views, "LARGE", -1)
-    monkeypatch.setattr(scan, "LIMIT_BYTES", 0)  # the rows are few, those that they replace are written in tasks
+    monkeypatch.setattr(read_splits, "LIMIT_BYTES", 0)  # the rows are few, those that they replace are written in tasks
     query = f"SELECT 1 AS k, 'x' AS v, '{DAYS[0]}' AS dt UNION ALL SELECT 2, 'y', 'at ' || current_timestamp()"
     before = read_arrow(table).to_pylist()
     assert correct(spark, tmp_path, query, mode="upsert").changed  # current_timestamp() is another one in each run

@@ -14,7 +14,7 @@ import pytest
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.read_groups import plan_of, unpacked
-from airflow_paimon.data.scan import ReadSplit
+from airflow_paimon.data.read_splits import ReadSplit
 from airflow_paimon.spark.datasource import PaimonDataSource
 from airflow_paimon.spark.shares import task_shares
 from airflow_paimon.spark.tasks import LEAST_TASKS, TASK_BYTES, forgetting_zip_importers

@@ -24,8 +24,8 @@ from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import (
     branch_point_id,
     expired_tags,
     keeps_changelogs,
-    plan_branch,
     plan_changelogs,
+    plan_snapshots,
     retainers_of,
     retention_rule,
 )
@@ -110,7 +110,7 @@ def _choose_snapshots(
             retain_max=request.retain_max,
             max_deletes=request.max_deletes,
         )
-        plan = plan_branch(view.branch_name, roots.snapshots(view.branch_name), rule, retainers)
+        plan = plan_snapshots(view.branch_name, roots.snapshots(view.branch_name), rule, retainers)
         plans.append(plan)
         rule = retention_rule(options, view.label, now_ms=context.now_ms, kind=CHANGELOG)
         changelogs = plan_changelogs(roots, view.branch_name, rule)

@@ -95,7 +95,7 @@ def retention_rule(
     return SnapshotRule(retain_min=least, retain_max=most, cutoff_ms=older_than_ms, max_deletes=max_deletes)
 
 
-def plan_branch(
+def plan_snapshots(
     branch: str, snapshots: LazySnapshots, rule: SnapshotRule, retainers: Sequence[SnapshotRetainer]
 ) -> BranchExpiry:
     """Choose the snapshots of one branch that expire; looks at no more of them than that takes."""
@@ -118,7 +118,7 @@ def plan_branch(
 
 
 def count_due(ids: Sequence[int], rule: SnapshotRule, needed: Sequence[int], time_of: Callable[[int], int]) -> int:
-    """Count the snapshots that ``plan_branch`` lets expire, with few looks at their commit times.
+    """Count the snapshots that ``plan_snapshots`` lets expire, with few looks at their commit times.
 
     ``ids``: ascending; ``needed``: the oldest snapshots that something needs. Later snapshots have later times.
     """
@@ -206,7 +206,7 @@ def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> Bra
     else:
         retainers.append(SnapshotRetainer(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
         known = {r.snapshot.id: r for r in (*changelogs, *snapshots.by_ids(snapshots.ids))}
-        plan = plan_branch(branch, LazySnapshots.of(branch, [known[i] for i in sorted(known)]), rule, retainers)
+        plan = plan_snapshots(branch, LazySnapshots.of(branch, [known[i] for i in sorted(known)]), rule, retainers)
         gone, reason = tuple(r for r in plan.expired if r.kind == CHANGELOG), plan.reason
     ids = {r.snapshot.id for r in gone}
     kept = next((r for r in changelogs if r.snapshot.id not in ids), None)

@@ -138,7 +138,7 @@ class Verdict:
         }
 
 
-def parse_condition(
+def parse_catch_up(
     *,
     min_snapshot_id: int | str | None = None,
     max_watermark_lag: str | timedelta | None = None,

@@ -37,7 +37,7 @@ from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, Rolling
 from airflow_paimon.data.merge.versions import DELETE
 from airflow_paimon.data.read import evolved_rows
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.scan import fitting_rows
+from airflow_paimon.data.read_splits import fitting_rows
 
 FULL_SEQUENCE = -1
 _SHOWN = 5

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.read_plan import PartitionRead, Source
-from airflow_paimon.data.chain.scan import Counts, partitions_of
+from airflow_paimon.data.chain.branch_states import Counts, partitions_of
 
 _Place = tuple[int, Values]
 """The number of a branch (main, snapshot, delta), and a partition."""

@@ -18,8 +18,14 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.scan import ScanPlan, with_planned_files, with_schemas_of_branch
+from airflow_paimon.data.chain.branch_states import (
+    chain_state,
+    partition_reads,
+    partitions_of,
+    stored_in,
+    with_bare_buckets,
+)
 from airflow_paimon.data.chain.groups import ChainGroups, count_files, divide_chain
-from airflow_paimon.data.chain.scan import chain_state, partition_reads, partitions_of, stored_in, with_bare_buckets
 from airflow_paimon.data.chain.splits import Inputs, chain_splits, check_chains
 from airflow_paimon.data.fallback_branches import PinnedState
 from airflow_paimon.data.files.pruning import Filter, bind_where
@@ -35,7 +41,7 @@ from airflow_paimon.data.read_groups import (
     sort_files,
 )
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.scan import TableRead, plan_read
+from airflow_paimon.data.read_splits import TableRead, plan_read
 
 
 def plan_chain(pinned: PinnedState, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:

@@ -21,7 +21,7 @@ from airflow_paimon.core.table.reachability import DeletionVectorPlace, find_del
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.files.pruning import Filter, keep, key_bounds
 from airflow_paimon.data.merge.sections import Run, key_ranges, plan_sections
-from airflow_paimon.data.scan import TableRead, deletions_of
+from airflow_paimon.data.read_splits import TableRead, deletions_of
 
 
 class Inputs(NamedTuple):

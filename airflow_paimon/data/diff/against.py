@@ -8,7 +8,7 @@ from airflow_paimon.core.requests.requests import CheckBranchData, DiffBranches
 from airflow_paimon.core.table.history import branch_point, publish_target
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import resolve_version
-from airflow_paimon.data.diff.scan import BASE, DiffPlan, plan_diff
+from airflow_paimon.data.diff.differing_buckets import BASE, DiffPlan, plan_diff
 
 
 def plan_own_changes(context: Context, branch: str, against: str = BASE) -> DiffPlan:

@@ -16,7 +16,7 @@ from airflow_paimon.core.table.visibility import is_clustered
 from airflow_paimon.data.files.arrow_types import holds_floats
 from airflow_paimon.data.merge.sort_keys import sort_keys
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 
 _LONGEST_TEXT = 200
 

@@ -17,12 +17,12 @@ from airflow_paimon.core.table.masking import Masks, columns_to_mask, masks_of
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.data.diff.differing_buckets import BASE, DiffPlan, DiffSide, Skipped, plan_diff
 from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, RowDifferences, compare_unit
-from airflow_paimon.data.diff.scan import BASE, DiffPlan, DiffSide, Skipped, plan_diff
 from airflow_paimon.data.diff.unkeyed import compare_rows
 from airflow_paimon.data.files.arrow_types import ROW_ID, finer_than_micros
 from airflow_paimon.data.memory_plan import DEFAULT_BYTES, fits
-from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, fits_in_process, plan_read
 
 KINDS = ("added", "changed", "deleted")
 _LISTED = 1000

@@ -20,7 +20,7 @@ from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.data.diff.keyed import RowDifferences, differs, in_order, json_rows
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 
 COUNT = internal_column("count")
 """The column with how much more often the later side has a row."""

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.erasure.find_rows import FoundRows
 from airflow_paimon.data.erasure.search import Search
 from airflow_paimon.data.read import deleted_rows
-from airflow_paimon.data.scan import deletions_of
+from airflow_paimon.data.read_splits import deletions_of
 
 _SHOWN = 5
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
-from airflow_paimon.core.commit.copy_on_write import commit_compaction, commit_rewrite
 from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Receipt
+from airflow_paimon.core.commit.rewrites import commit_compaction, commit_rewrite
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
@@ -47,8 +47,8 @@ from airflow_paimon.data.merge.versions import drop_retracts, is_retract
 from airflow_paimon.data.merge_changelog import changelog_of
 from airflow_paimon.data.net_changelog import with_net_changelog
 from airflow_paimon.data.read import filtered, read_split, read_versions
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.rewrite import live_bucket
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.where import to_expression
 from airflow_paimon.data.write import TableWrite, commit_or_discard, discard_files, plan_write
 

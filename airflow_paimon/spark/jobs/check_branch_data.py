@@ -19,7 +19,7 @@ from airflow_paimon.core.rules.rules import VIEWS, ColumnRule, Drift, Function, 
 from airflow_paimon.core.sql_text.checks import further_views
 from airflow_paimon.core.table.masking import columns_to_mask, masks_of
 from airflow_paimon.data.diff.against import planned_changes
-from airflow_paimon.data.diff.scan import DiffPlan
+from airflow_paimon.data.diff.differing_buckets import DiffPlan
 from airflow_paimon.spark.failures import query_errors, without_values
 from airflow_paimon.spark.jobs.check_results import (
     counts_of,

@@ -29,9 +29,9 @@ from airflow_paimon.core.sql_text.checks import further_views
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.against import planned_changes
+from airflow_paimon.data.diff.differing_buckets import DiffPlan, Skipped
 from airflow_paimon.data.diff.keyed import RowDifferences
 from airflow_paimon.data.diff.run_diff import Found, by_partition, compare_here, diff_fits, skipped_rows
-from airflow_paimon.data.diff.scan import DiffPlan, Skipped
 from airflow_paimon.data.memory_plan import DEFAULT_BYTES
 
 _LISTED = 3

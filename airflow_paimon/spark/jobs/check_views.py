@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.scan import with_planned_files
-from airflow_paimon.data.diff.scan import DiffPlan, DiffSide
+from airflow_paimon.data.diff.differing_buckets import DiffPlan, DiffSide
 from airflow_paimon.data.diff.unkeyed import COUNT
 from airflow_paimon.data.read_groups import plan_of
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jobs.diff_branches import BEFORE, CHANGE, diff_frame, surplus
 from airflow_paimon.spark.jobs.small_input import view_frame

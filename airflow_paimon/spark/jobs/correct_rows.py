@@ -23,8 +23,8 @@ from airflow_paimon.core.table.partitions import StoredPartitions, shown_partiti
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.moving_keys import check_corrected
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.rewrite import new_bucket_number
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correction import CorrectionBase, properties, result_of

@@ -31,8 +31,8 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge.sorted_runs import RowSorter
 from airflow_paimon.data.merge.versions import UPDATE_BEFORE, Indices
 from airflow_paimon.data.net_changelog import BucketState, with_net_changelog
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, fits_in_process
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
-from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process
 from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, discard_files, distribute, write_rows
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.jvm import nullable_schema

@@ -19,13 +19,13 @@ from airflow_paimon.core.format.types import DataField, RowType
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.internal_columns import internal_column
+from airflow_paimon.data.diff.differing_buckets import DiffPlan, plan_diff
 from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, compare_unit, differing_rows
 from airflow_paimon.data.diff.run_diff import Found, compare_here, diff_result, is_small, plan_units, unchanged
-from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
 from airflow_paimon.data.diff.unkeyed import COUNT, PAIRED, count_surplus
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.read_groups import plan_of
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.jobs.small_input import is_small_view

@@ -11,8 +11,8 @@ from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.data.fallback_branches import other_branch
 from airflow_paimon.data.read_groups import plan_of
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.row_columns import with_row_columns
-from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.correction import CorrectionBase
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jobs.small_input import view_frame

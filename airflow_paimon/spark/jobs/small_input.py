@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.data import scan
+from airflow_paimon.data import read_splits
 from airflow_paimon.data.read_groups import ReadPlan
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.char_columns import filled_frame
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 VIEW_BYTES = 8 << 20
 """Spark keeps local rows up to 48 MB of Arrow as they are; Parquet files are several times smaller than that."""
-FEW_FILES = VIEW_BYTES // scan.OPEN_BYTES
+FEW_FILES = VIEW_BYTES // read_splits.OPEN_BYTES
 """More files than this are never read in the driver's own process."""
 MOST_ROWS = 200_000
 _RESULT_LIMIT = "spark.driver.maxResultSize"
@@ -57,7 +57,7 @@ def stored_frame(spark: SparkSession, plan: ReadPlan) -> DataFrame:
 
 def is_small_view(files: Iterable[DataFile]) -> bool:
     """Whether ``view_frame`` reads these files in this process."""
-    return scan.fits_in_process(files, min(VIEW_BYTES, scan.LIMIT_BYTES))
+    return read_splits.fits_in_process(files, min(VIEW_BYTES, read_splits.LIMIT_BYTES))
 
 
 def few_rows(rows: DataFrame, *, kept: bool = False) -> pa.Table | None:
@@ -71,7 +71,7 @@ def few_rows(rows: DataFrame, *, kept: bool = False) -> pa.Table | None:
     if not has_jvm(rows.sparkSession):
         return None
     limited = rows.limit(MOST_ROWS + 1)  # asked for its plan and run, so that it is planned once
-    if _bytes_read(limited, _LOCAL_LEAVES + (_KEPT_LEAVES if kept else ())) > scan.LIMIT_BYTES:
+    if _bytes_read(limited, _LOCAL_LEAVES + (_KEPT_LEAVES if kept else ())) > read_splits.LIMIT_BYTES:
         return None
     try:
         found = collect_arrow(limited)

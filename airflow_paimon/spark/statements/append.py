@@ -24,9 +24,9 @@ from airflow_paimon.data.copy_on_write import CopyOnWrite, copy_on_write
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.read_groups import plan_of
+from airflow_paimon.data.read_splits import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
-from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame

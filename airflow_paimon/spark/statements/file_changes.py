@@ -23,8 +23,8 @@ from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, FILE
 from airflow_paimon.data.files.pruning import NO_FILTER
 from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.data.read import read_stored
+from airflow_paimon.data.read_splits import ReadSplit, TableRead
 from airflow_paimon.data.row_columns import ROW_COLUMNS
-from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.write import discard_files, write_rows
 from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, UPDATED

@@ -32,8 +32,8 @@ from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.read_groups import plan_of
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.rewrite import new_bucket_number
-from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import TableWrite, plan_write
 from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult, live_buckets, run_buckets
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame

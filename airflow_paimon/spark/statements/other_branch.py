@@ -15,7 +15,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions, shown_partiti
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.fallback_branches import plan_head_of_other, visible_in_other
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 
 _SHOWN = 3

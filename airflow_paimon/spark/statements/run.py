@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
-from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.commit.rewrites import commit_rewrite
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Operation
 from airflow_paimon.core.table.features import check_writable

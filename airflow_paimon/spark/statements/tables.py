@@ -28,8 +28,8 @@ from airflow_paimon.data.fallback_branches import PinnedState, plan_head_of_othe
 from airflow_paimon.data.planner import pin, plan_pinned
 from airflow_paimon.data.read_groups import IN_SPARK, plan_of
 from airflow_paimon.data.read_request import ReadRequest
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
-from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_system_table
 from airflow_paimon.spark.arrow_frames import arrow_frame
 from airflow_paimon.spark.jobs.small_input import FEW_FILES, is_small_view, view_frame

@@ -13,8 +13,8 @@ from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.copy_on_write import replacing_message
 from airflow_paimon.data.files.arrow_types import FILE_POSITION, FILE_POSITION_FIELD, repeated
+from airflow_paimon.data.read_splits import ReadSplit, plan_read
 from airflow_paimon.data.row_columns import with_row_columns
-from airflow_paimon.data.scan import ReadSplit, plan_read
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, spark_type, to_shipped

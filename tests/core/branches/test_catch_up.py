@@ -19,7 +19,7 @@ from airflow_paimon.core.streaming.catch_up import (
     check,
     gather,
     judge,
-    parse_condition,
+    parse_catch_up,
 )
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.table import Table, open_table
@@ -112,7 +112,7 @@ def files(branch: dict[str, int], main: dict[str, int]) -> PartitionFiles:
     ],
 )
 def test_predicate(condition: dict[str, Any], seen: CatchUpState, caught_up: bool) -> None:
-    verdict = judge(parse_condition(**condition), seen)
+    verdict = judge(parse_catch_up(**condition), seen)
     assert verdict.caught_up is caught_up
     assert bool(verdict.waiting_for) is not caught_up
 
@@ -133,11 +133,11 @@ def test_predicate(condition: dict[str, Any], seen: CatchUpState, caught_up: boo
 )
 def test_malformed_conditions_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
-        parse_condition(**values)
+        parse_catch_up(**values)
 
 
 def test_condition_survives_json() -> None:
-    condition = parse_condition(min_snapshot_id="7", max_commit_lag="1 h", partitions=["dt=1", "dt=2/h=3"])
+    condition = parse_catch_up(min_snapshot_id="7", max_commit_lag="1 h", partitions=["dt=1", "dt=2/h=3"])
     assert condition == CatchUpCondition(min_snapshot_id=7, commit_lag_ms=3_600_000, partitions=("dt=1", "dt=2/h=3"))
     assert CatchUpCondition.from_json(condition.to_json()) == condition
 
@@ -166,12 +166,12 @@ def test_a_poke_costs_three_reads_a_branch_however_long_the_history(counted: Cou
     _history(counted, length)
     branch = _history(counted, length, "fix")
     before = counted.tally.requests
-    verdict = check(branch, parse_condition(min_snapshot_id=length, max_commit_lag="1 h", max_watermark_lag="1 h"))
+    verdict = check(branch, parse_catch_up(min_snapshot_id=length, max_commit_lag="1 h", max_watermark_lag="1 h"))
     assert counted.tally.requests - before <= 6
     assert verdict.state.branch_head is not None
     assert verdict.state.branch_head.snapshot_id == length
     before = counted.tally.requests
-    check(branch, parse_condition(min_snapshot_id=length))
+    check(branch, parse_catch_up(min_snapshot_id=length))
     assert counted.tally.requests - before <= 3
 
 
@@ -179,14 +179,14 @@ def test_wrong_hints_cost_a_listing_and_no_wrong_answer(counted: CountingStore) 
     table = _history(counted, 50)
     for hint in (b"7", b"999", b"garbage", b""):
         counted.replace(table.paths.latest_hint, hint)
-        assert check(table, parse_condition(min_snapshot_id=50)).caught_up, hint
+        assert check(table, parse_catch_up(min_snapshot_id=50)).caught_up, hint
 
 
 def test_missing_branch_is_an_error_and_an_empty_one_is_waited_for(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     with pytest.raises(NotFoundError, match="nope"):
-        gather(table.branch("nope"), parse_condition(min_snapshot_id=1))
-    verdict = check(table, parse_condition(min_snapshot_id=1))
+        gather(table.branch("nope"), parse_catch_up(min_snapshot_id=1))
+    verdict = check(table, parse_catch_up(min_snapshot_id=1))
     assert verdict.waiting_for == ("branch main has no snapshot yet",)
 
 
@@ -197,7 +197,7 @@ def test_commits_without_rows_and_compactions_are_no_progress(tmp_path: Path) ->
     run(main, "create_branch", branch="fix", snapshot=1)
     fix, first = main.branch("fix"), main.find_snapshot(1)
     assert first is not None
-    lag = parse_condition(max_commit_lag="1 min")
+    lag = parse_catch_up(max_commit_lag="1 min")
 
     def commit(table: Table, number: int, minutes: int, rows: int = 0, kind: CommitKind = CommitKind.APPEND) -> None:
         at = first.time_millis + minutes * MINUTE
@@ -207,13 +207,13 @@ def test_commits_without_rows_and_compactions_are_no_progress(tmp_path: Path) ->
 
     for number in range(2, 100):
         commit(main, number, 10)
-    assert check(fix, lag).caught_up and check(fix, parse_condition()).caught_up
+    assert check(fix, lag).caught_up and check(fix, parse_catch_up()).caught_up
     commit(main, 100, 10, rows=1)
     commit(fix, 2, 10)
     commit(fix, 3, 11, rows=1, kind=CommitKind.COMPACT)
     (text,) = check(fix, lag).waiting_for
     assert text.startswith("newest commit 20")
-    assert not check(fix, parse_condition()).caught_up
+    assert not check(fix, parse_catch_up()).caught_up
     commit(fix, 4, 12, kind=CommitKind.OVERWRITE)  # as many rows as before
     assert check(fix, lag).caught_up
 
@@ -222,7 +222,7 @@ def test_a_reader_is_waited_for_by_its_consumer(tmp_path: Path) -> None:
     main = make_table(tmp_path)
     append(main, "1")
     append(main, "2")
-    asked = parse_condition(consumer="sums", min_snapshot_id="1")
+    asked = parse_catch_up(consumer="sums", min_snapshot_id="1")
     assert CatchUpCondition.from_json(json.loads(json.dumps(asked.to_json()))) == asked
     (text,) = check(main, asked).waiting_for
     assert text == "consumer sums to pass snapshot 1 (the branch has no such consumer yet)"
@@ -231,20 +231,20 @@ def test_a_reader_is_waited_for_by_its_consumer(tmp_path: Path) -> None:
     assert text == "consumer sums to pass snapshot 1 (it reads snapshot 1 next)"
     keep_from(main, "sums", 2)
     assert check(main, asked).caught_up
-    assert not check(main, parse_condition(consumer="sums")).caught_up  # main's head is 2
+    assert not check(main, parse_catch_up(consumer="sums")).caught_up  # main's head is 2
     keep_from(main, "sums", 3)
-    assert check(main, parse_condition(consumer="sums")).caught_up
+    assert check(main, parse_catch_up(consumer="sums")).caught_up
 
 
 def test_a_branch_that_is_waited_for_may_be_made_later(tmp_path: Path) -> None:
     main = make_table(tmp_path)
     append(main, "1")
-    condition = parse_condition(wait_for_branch=True)
+    condition = parse_catch_up(wait_for_branch=True)
     waits = check(main.branch("fix"), condition)
     assert (waits.waiting_for, waits.to_json()["snapshot_id"]) == (("branch fix, which does not exist yet",), None)
     run(main, "create_branch", branch="fix", snapshot=1)
     assert check(main.branch("fix"), condition).caught_up
-    assert not check(main.branch("fix"), parse_condition(wait_for_branch=True, min_snapshot_id=2)).caught_up
+    assert not check(main.branch("fix"), parse_catch_up(wait_for_branch=True, min_snapshot_id=2)).caught_up
     with pytest.raises(NotFoundError, match=r"d\.other"):
         check(open_table(str(tmp_path), "d.other", branch="fix"), condition)
 
@@ -257,7 +257,7 @@ def test_long_min_value_is_not_a_watermark(tmp_path: Path) -> None:
     table.store.replace(
         table.paths.snapshot(snapshot.id), dataclasses.replace(snapshot, watermark=NO_WATERMARK).to_bytes()
     )
-    found = gather(table, parse_condition(max_watermark_lag="0 s", reference_time=T0))
+    found = gather(table, parse_catch_up(max_watermark_lag="0 s", reference_time=T0))
     assert found.branch_head is not None
     assert found.branch_head.watermark_ms is None
 
@@ -267,34 +267,34 @@ def test_partitions_of_a_real_branch(tmp_path: Path) -> None:
     append(main, "1")
     run(main, "create_branch", branch="fix", snapshot=1)
     branch = main.branch("fix")
-    present = parse_condition(partitions=["dt=1"])
+    present = parse_catch_up(partitions=["dt=1"])
     assert check(branch, present).caught_up  # the same files
-    assert check(branch, parse_condition(partitions=["dt=1", "dt=2"])).waiting_for == ("partition dt=2",)
+    assert check(branch, parse_catch_up(partitions=["dt=1", "dt=2"])).waiting_for == ("partition dt=2",)
     append(main, "2")
-    assert not check(branch, parse_condition(partitions=["dt=2"])).caught_up
+    assert not check(branch, parse_catch_up(partitions=["dt=2"])).caught_up
     with pytest.raises(InvalidInputError, match="partition column"):
-        check(branch, parse_condition(partitions=["day=1"]))
+        check(branch, parse_catch_up(partitions=["day=1"]))
 
 
 def test_partitions_that_are_to_be_marked_as_complete(tmp_path: Path) -> None:
     table = make_table(tmp_path / "wh")
     append(table, "a")
-    condition = parse_condition(marked_partitions=["dt=a", "dt=b"])
+    condition = parse_catch_up(marked_partitions=["dt=a", "dt=b"])
     assert CatchUpCondition.from_json(json.loads(json.dumps(condition.to_json()))) == condition
     run(table, "mark_partition_done", partitions="dt=b")
     assert check(table, condition).waiting_for == ("partition dt=a to be marked as complete",)
     table.store.create("dt=a/_SUCCESS", b"")  # by another engine, whatever is in it
     assert check(table, condition).caught_up
-    several = parse_condition(marked_partitions=["dt=b;dt=c"])
+    several = parse_catch_up(marked_partitions=["dt=b;dt=c"])
     assert check(table, several).waiting_for == ("partition dt=c to be marked as complete",)
     with pytest.raises(InvalidInputError, match="'day' is not a partition column"):
-        check(table, parse_condition(marked_partitions=["day=1"]))
+        check(table, parse_catch_up(marked_partitions=["day=1"]))
     with pytest.raises(InvalidInputError, match="at least one key=value"):
-        parse_condition(marked_partitions=[""])
+        parse_catch_up(marked_partitions=[""])
 
 
 def test_without_a_condition_a_branch_has_to_catch_up_with_main(tmp_path: Path) -> None:
-    main, condition = make_table(tmp_path), parse_condition()
+    main, condition = make_table(tmp_path), parse_catch_up()
     append(main, "1")
     run(main, "create_branch", branch="fix", snapshot=1)
     fix = main.branch("fix")

@@ -34,7 +34,7 @@ from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, files, make_table, message, rewrite, run
 from tests.stores import CountingStore, _Wrapper, delete_tree

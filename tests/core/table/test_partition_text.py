@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.streaming.catch_up import parse_condition
+from airflow_paimon.core.streaming.catch_up import parse_catch_up
 from airflow_paimon.core.table.inspect import inspect, live_partitions
 from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.partition_text import (
@@ -142,7 +142,7 @@ def test_jobs_and_functions_find_a_partition_in_either_form(table: Table, write:
         text = write({"dt": odd, "region": "eu"})  # type: ignore[operator]
         choice = choose_partitions(table.schema(), [text], "d.t")
         assert [v for v in ODD if choice.matches((v, "eu"))] == [odd]
-        parse_condition(partitions=[text])
+        parse_catch_up(partitions=[text])
         fresh = pa.table({"k": [99], "dt": pa.array([odd], pa.string()), "region": ["eu"]})
         write_arrow(table, fresh, mode="overwrite", partition=text)
         got = {r["dt"]: r["k"] for r in read_arrow(table).to_pylist()}

@@ -22,7 +22,7 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, with_planned_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_read import read_group
-from airflow_paimon.data.chain.scan import partition_reads
+from airflow_paimon.data.chain.branch_states import partition_reads
 from airflow_paimon.data.chain.splits import divide_split
 from airflow_paimon.data.planner import pin
 from airflow_paimon.data.read_groups import GroupPlan

@@ -35,7 +35,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.pruning import row_group_bounds
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.read_splits import plan_read
 from tests.core.tables import alter_table
 from tests.data.tables import make_table, rows_of
 from tests.oracles.canonical import assert_same_rows

@@ -14,7 +14,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow, scan
+from airflow_paimon.data import read_arrow, read_splits
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.jobs import run_spark_operation
@@ -54,11 +54,11 @@ def diff(spark: SparkSession, warehouse: Path, **more: Any) -> dict[str, Any]:
 @contextmanager
 def in_tasks() -> Iterator[None]:
     """Treat nothing as small enough for the driver process."""
-    limit, scan.LIMIT_BYTES = scan.LIMIT_BYTES, -1
+    limit, read_splits.LIMIT_BYTES = read_splits.LIMIT_BYTES, -1
     try:
         yield
     finally:
-        scan.LIMIT_BYTES = limit
+        read_splits.LIMIT_BYTES = limit
 
 
 def _without_order(details: dict[str, Any]) -> dict[str, Any]:

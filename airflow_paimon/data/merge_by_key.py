@@ -44,8 +44,8 @@ from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
 from airflow_paimon.data.merge_changelog import SIDE, live_rows, rows_of_side
 from airflow_paimon.data.net_changelog import BucketState, bucket_states
 from airflow_paimon.data.read import read_stored, read_versions
+from airflow_paimon.data.read_splits import fitting_rows
 from airflow_paimon.data.rewrite import NEW_BUCKET
-from airflow_paimon.data.scan import fitting_rows
 
 _BUCKET = internal_column("bucket")
 _LISTED = 5
