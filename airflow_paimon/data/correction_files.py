@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.overlap import CorrectedBuckets
 from airflow_paimon.core.sql_text.statement import (
     DELETE,
     FUNCTION,
@@ -19,7 +18,7 @@ from airflow_paimon.core.sql_text.statement import (
     UPDATE,
     StatementScope,
 )
-from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partition_scope import PartitionScope, choose_partitions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
@@ -46,15 +45,16 @@ class FileTotals:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionFiles:
     """``reads``: files of the branch that may hold a row that is asked for. ``replaces``: live files that new ones take
-    the place of, with their ``partitions``; ``writes``: the new ones, without ``files``. ``at_most``: which of these
-    really hold such rows is known when they are read.
+    the place of, with their ``partitions``, ``buckets`` in canonical form and ``names``; ``writes``: the new ones,
+    without ``files``. ``at_most``: which of these really hold such rows is known when they are read.
     """
 
     reads: FileTotals
     replaces: FileTotals
     writes: FileTotals
     partitions: Mapping[str, FileTotals] = field(default_factory=dict)
-    touched: CorrectedBuckets = field(default_factory=CorrectedBuckets)
+    buckets: frozenset[BucketKey] = frozenset()
+    names: frozenset[str] = frozenset()
     at_most: bool = True
     notes: tuple[str, ...] = ()
 
@@ -104,10 +104,8 @@ def combined(works: Sequence[CorrectionFiles]) -> CorrectionFiles:
         replaces=sum((work.replaces for work in works), FileTotals()),
         writes=sum((work.writes for work in works), FileTotals()),
         partitions=dict(sorted(partitions.items())),
-        touched=CorrectedBuckets(
-            buckets=frozenset(bucket for work in works for bucket in work.touched.buckets),
-            files=frozenset(name for work in works for name in work.touched.files),
-        ),
+        buckets=frozenset(bucket for work in works for bucket in work.buckets),
+        names=frozenset(name for work in works for name in work.names),
         notes=(note, *dict.fromkeys(text for work in works for text in work.notes)),
     )
 
@@ -175,10 +173,8 @@ def _replacing(
         replaces=total,
         writes=FileTotals(bytes=total.bytes, rows=total.rows),
         partitions=dict(sorted(partitions.items())),
-        touched=CorrectedBuckets(
-            buckets=frozenset(stored.bucket(s) for s in splits),
-            files=frozenset(f.file_name for s in splits for f in s.files),
-        ),
+        buckets=frozenset(stored.bucket(s) for s in splits),
+        names=frozenset(f.file_name for s in splits for f in s.files),
         at_most=at_most,
         notes=notes,
     )

@@ -36,7 +36,7 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     BucketRules,
     ByBucket,
     bucket_rules,
-    check_known,
+    check_hashes,
 )
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.manifest_entries import read_index_entries
@@ -170,7 +170,7 @@ class DynamicBuckets:
             self._known(partition, entries)  # which keeps them for the new index files
             return
         with self._whole(partition):
-            check_known(self._read_all(partition, entries))
+            check_hashes(self._read_all(partition, entries))
         _seen.note_checked(names)
 
     def shares(self, partition: bytes) -> int:
@@ -220,7 +220,7 @@ class DynamicBuckets:
             found = self._read_all(partition, entries)
         if self.checks and not _seen.is_checked(names):
             with self._whole(partition):
-                check_known(found)
+                check_hashes(found)
             _seen.note_checked(names)
         _seen.keep(place, names, found)
         return found

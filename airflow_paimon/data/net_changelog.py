@@ -11,7 +11,7 @@ docs/contributing/format.md, Changelogs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,6 @@ from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_files import BucketFiles
-from airflow_paimon.core.publish.row_functions import ReplacedBuckets
 from airflow_paimon.core.publish.written_files import delete_unused
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
@@ -59,15 +58,6 @@ _BUCKET = internal_column("bucket")
 _MEMORY = 256 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangelogTarget:
-    """Where changelog files are written, by which schema, and which files' rows the readers know."""
-
-    store: Store
-    schema: TableSchema
-    producer: Changelog
-
-
 def with_net_changelog(
     write: TableWrite, message: CommitMessage, before: BucketState | None, told: Told | None = None
 ) -> CommitMessage:
@@ -82,12 +72,10 @@ def with_net_changelog(
     Raises:
         FormatError: a file is missing or corrupt. The changelog files are deleted, those of the message are not.
     """
-    producer = producer_of(write.schema)
-    if producer is None:
+    if producer_of(write.schema) is None:
         return message
-    target = ChangelogTarget(store=write.store, schema=write.schema, producer=producer)
     states = [] if before is None else [before]
-    found = net_changelog(target, states, [_after(write, message, before)], told)
+    found = net_changelog(write.store, write.schema, states, [_after(write, message, before)], told)
     return replace(message, changelog=found.get(message.bucket, ()))
 
 
@@ -113,7 +101,8 @@ def _after(write: TableWrite, message: CommitMessage, before: BucketState | None
 
 
 def net_changelog(
-    target: ChangelogTarget,
+    store: Store,
+    schema: TableSchema,
     before: Sequence[BucketState],
     after: Sequence[BucketState],
     told: Told | None = None,
@@ -121,40 +110,38 @@ def net_changelog(
     """Write the net difference of two states of a partition's buckets, one file a bucket; a key may have moved from one
     of them to another. The changes of a key are in the bucket that it lives in now, or lived in last.
 
-    All reads have the same columns. ``told``: which of the rows before are compared, None = all. Raises as
-    ``with_net_changelog``.
+    ``schema``: of the table, which has a changelog producer. All reads have the same columns. ``told``: which of the
+    rows before are compared, None = all. Raises as ``with_net_changelog``.
     """
-    emitted_before, emitted_after = _without_common(*(_emitted_states(target, side) for side in (before, after)))
+    producer = producer_of(schema)
+    assert producer is not None
+    levels = TableOptions(schema.options).num_levels
+    emitted_before, emitted_after = _without_common(*(_emitted(producer, levels, s) for s in (before, after)))
     split = (*before, *after)[0][1].bucket
     writers: dict[int, RollingWriter] = {}
     with abandoned_on_failure(writers.values()):
-        for changes in _changes(target, emitted_before, emitted_after, told):
+        for changes in _changes(schema, producer, emitted_before, emitted_after, told):
             buckets = changes.column(_BUCKET).to_numpy()
             for bucket in np.unique(buckets).tolist():
                 if bucket not in writers:
-                    writers[bucket] = RollingWriter(_file_target(target, replace(split, bucket=bucket)))
+                    target = FileTarget(
+                        store=store,
+                        schema=schema,
+                        values=split.values,
+                        bucket=bucket,
+                        level=0 if producer.producer == "input" else levels - 1,
+                        is_changelog=True,
+                    )
+                    writers[bucket] = RollingWriter(target)
                 writers[bucket].write(changes.filter(pa.array(buckets == bucket)).drop_columns([_BUCKET]))
         return {bucket: writer.finish() for bucket, writer in writers.items()}
 
 
-def _file_target(target: ChangelogTarget, bucket: BucketSplit) -> FileTarget:
-    top = TableOptions(target.schema.options).num_levels - 1
-    return FileTarget(
-        store=target.store,
-        schema=target.schema,
-        values=bucket.values,
-        bucket=bucket.bucket,
-        level=0 if target.producer.producer == "input" else top,
-        is_changelog=True,
-    )
-
-
-def _emitted_states(target: ChangelogTarget, states: Sequence[BucketState]) -> list[BucketState]:
+def _emitted(producer: Changelog, levels: int, states: Sequence[BucketState]) -> list[BucketState]:
     """Return the parts of the states that readers of the changelog know."""
-    levels = TableOptions(target.schema.options).num_levels
     out = []
     for read, split in states:
-        files = [f for f in split.files if target.producer.known(f, top_level(split.files, levels))]
+        files = [f for f in split.files if producer.known(f, top_level(split.files, levels))]
         if files:
             out.append((fitting_rows(read, files, _MEMORY), split.of(plan_sections(files, read.schema))))
     return out
@@ -175,16 +162,20 @@ def _content(part: ReadSplit) -> object:
 
 
 def _changes(
-    target: ChangelogTarget, before: Sequence[BucketState], after: Sequence[BucketState], told: Told | None
+    schema: TableSchema,
+    producer: Changelog,
+    before: Sequence[BucketState],
+    after: Sequence[BucketState],
+    told: Told | None,
 ) -> Iterator[pa.RecordBatch]:
-    keys = target.schema.trimmed_primary_keys
-    apart = [*keys, _BUCKET, *target.producer.not_compared]
+    keys = schema.trimmed_primary_keys
+    apart = [*keys, _BUCKET, *producer.not_compared]
     rules = MergeRules(keys=keys, engine=Deduplicate())
     runs = [_run(state, AFTER, None) for state in after] + [_run(state, BEFORE, told) for state in before]
     for slices, own in align_runs(runs, rules):
         changes = changes_between(*states_of(slices, own), apart, skips_equal=True)
         if changes is not None:
-            changes = target.producer.told(_with_updates_together(changes))
+            changes = producer.told(_with_updates_together(changes))
         if changes is not None:
             yield changes
 
@@ -207,25 +198,22 @@ def _with_updates_together(changes: pa.RecordBatch) -> pa.RecordBatch:
 _States = tuple[list[BucketState], list[BucketState]]
 
 
-def write_changelog(replaced: ReplacedBuckets) -> list[ManifestEntry]:
-    """Write the net changes, a file for each bucket with changes; in this process, one bucket after the other, in
-    bounded memory. Both sides are read.
+def write_changelog(target: Table, schema: TableSchema, before: BucketFiles, after: BucketFiles) -> list[ManifestEntry]:
+    """Write the net changes of buckets of a branch, a file for each bucket with changes; in this process, one bucket
+    after the other, in bounded memory. Both sides are read.
 
     Raises:
         FormatError: a file is missing or corrupt; the written files are deleted. UnsupportedFeatureError: a table that
             this engine can't merge.
     """
-    target, schema = replaced.target, replaced.schema
-    producer = producer_of(schema)
-    if producer is None:
+    if producer_of(schema) is None:
         return []
     check_mergeable(schema, table=target.label, branch=target.branch_name)
-    changelog = ChangelogTarget(store=target.store, schema=schema, producer=producer)
     out: list[ManifestEntry] = []
     try:
-        for before, after in _groups(replaced):
-            places = {s.bucket.bucket: s.bucket for _, s in (*before, *after)}
-            for bucket, files in net_changelog(changelog, before, after).items():
+        for old, new in _groups(target, schema, (before, after)):
+            places = {s.bucket.bucket: s.bucket for _, s in (*old, *new)}
+            for bucket, files in net_changelog(target.store, schema, old, new).items():
                 place = places[bucket]
                 out += [
                     ManifestEntry(FileKind.ADD.value, place.partition, bucket, place.total_buckets, f) for f in files
@@ -236,15 +224,14 @@ def write_changelog(replaced: ReplacedBuckets) -> list[ManifestEntry]:
     return out
 
 
-def _groups(replaced: ReplacedBuckets) -> list[_States]:
+def _groups(target: Table, schema: TableSchema, sides: tuple[BucketFiles, BucketFiles]) -> list[_States]:
     """Return the buckets one by one, or, where a key may move from one to another, those of a partition together."""
-    sides = [replaced.before, replaced.after]
-    splits = [side.splits(replaced.schema) for side in sides]
-    bucket_of = StoredPartitions(replaced.schema).compared_by(s for buckets in splits for s in buckets)
-    apart = TableOptions(replaced.schema.options).bucket > 0
+    splits = [side.splits(schema) for side in sides]
+    bucket_of = StoredPartitions(schema).compared_by(s for buckets in splits for s in buckets)
+    apart = TableOptions(schema.options).bucket > 0
     groups: dict[BucketKey, _States] = {}
     for at, (side, buckets) in enumerate(zip(sides, splits, strict=True)):
-        states = bucket_states(replaced.target, replaced.schema, buckets, side)
+        states = bucket_states(target, schema, buckets, side)
         for split, state in zip(buckets, states, strict=True):
             bucket = bucket_of(split) if apart else bucket_of(split)._replace(bucket=ALL_BUCKETS)
             if split.bucket >= 0:  # postponed rows are told when they have got their bucket

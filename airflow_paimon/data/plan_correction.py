@@ -16,7 +16,7 @@ from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, BucketChange
-from airflow_paimon.core.publish.overlap import Overlap, changed_on_main, open_branches
+from airflow_paimon.core.publish.overlap import changed_on_main, open_branches
 from airflow_paimon.core.publish.streaming_readers import streaming_readers
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PlanCorrection
@@ -99,7 +99,7 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
         "open_writers": describe_writers(
             target.home,
             target.home.schema(),
-            work.touched.buckets,
+            work.buckets,
             head=target.home.latest_snapshot(),
             now_ms=context.now_ms,
         ),
@@ -182,7 +182,7 @@ def _work_json(work: CorrectionFiles) -> dict[str, Any]:
         "reads": asdict(work.reads),
         "replaces": asdict(work.replaces)
         | {
-            "buckets": len(work.touched.buckets),
+            "buckets": len(work.buckets),
             "partitions": {name: asdict(work.partitions[name]) for name in names[:_NAMED_PARTITIONS]},
             "partition_count": len(names),
         },
@@ -231,7 +231,7 @@ def _changes(scan: ScanPlan, work: CorrectionFiles, top: int) -> Iterator[Bucket
         entries = tuple(
             ManifestEntry(FileKind.ADD.value, split.partition, split.bucket, split.total_buckets, file)
             for file in split.files
-            if file.file_name in work.touched.files
+            if file.file_name in work.names
         )
         new = tuple(e._replace(file=e.file._replace(level=top)) for e in entries) if work.writes.bytes else ()
         if entries:
@@ -242,21 +242,23 @@ def _conflicts(target: _CorrectedBranch, request: PlanCorrection, work: Correcti
     """Name the branches, and main, that have changed what the correction may change."""
     main, name = target.home, StoredPartitions(target.schema).bucket_text
     is_apart = target.view.branch_name != main.branch_name
-    moved = sorted(map(name, changed_on_main(main, target.view, work.touched))) if is_apart else []
+    moved = sorted(map(name, changed_on_main(main, target.view, work.buckets, work.names))) if is_apart else []
+    found = open_branches(main, work.buckets, work.names, request.branch)
     return {
-        "conflicts": [_overlap_json(o, name) for o in open_branches(main, work.touched, request.branch)],
+        "conflicts": [_overlap_json(branch, overlap, name) for branch, overlap in found.items()],
         "changed_on_main": moved[:MAX_LISTED],
         "changed_on_main_count": len(moved),
     }
 
 
-def _overlap_json(overlap: Overlap, name: Any) -> dict[str, Any]:
-    buckets = sorted(map(name, overlap.buckets))
+def _overlap_json(branch: str, overlap: frozenset[BucketKey] | PaimonError, name: Any) -> dict[str, Any]:
+    unreadable = overlap.message if isinstance(overlap, PaimonError) else None
+    buckets = [] if isinstance(overlap, PaimonError) else sorted(map(name, overlap))
     return {
-        "branch": overlap.branch,
+        "branch": branch,
         "buckets": buckets[:MAX_LISTED],
         "bucket_count": len(buckets),
-        "unreadable": overlap.unreadable,
+        "unreadable": unreadable,
     }
 
 

@@ -23,8 +23,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sections import Section
-from airflow_paimon.data.merge_changelog import producer_of
-from airflow_paimon.data.net_changelog import BucketState, ChangelogTarget, net_changelog, with_net_changelog
+from airflow_paimon.data.net_changelog import BucketState, net_changelog, with_net_changelog
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import TableWrite, plan_write
@@ -177,17 +176,14 @@ def test_a_key_that_moved_to_another_bucket_was_updated(tmp_path: Path) -> None:
     first, second = states(table)
     upsert(table, *(("a", k, "new") for k in range(8)))
     schema = with_producer(table.schema(), "input")
-    producer = producer_of(schema)
-    assert producer is not None
-    target = ChangelogTarget(store=table.store, schema=schema, producer=producer)
-    assert net_changelog(target, [first, second], [second, first]) == {}
+    assert net_changelog(table.store, schema, [first, second], [second, first]) == {}
     moved = [in_bucket(tmp_path, s, 1 - s[1].bucket.bucket) for s in (first, second)]
-    assert net_changelog(target, [first, second], moved) == {}, "rows that only moved are not told"
-    found = net_changelog(target, [first, second], [in_bucket(tmp_path, s, 5) for s in states(table)])
+    assert net_changelog(table.store, schema, [first, second], moved) == {}, "rows that only moved are not told"
+    found = net_changelog(table.store, schema, [first, second], [in_bucket(tmp_path, s, 5) for s in states(table)])
     assert [(bucket, [f.row_count for f in files]) for bucket, files in found.items()] == [(5, [16])]
     kinds = pq.read_table(next(tmp_path.rglob("bucket-5/changelog-*")))["_VALUE_KIND"].to_pylist()
     assert kinds == [1, 2] * 8
-    gone = net_changelog(target, [first, second], [in_bucket(tmp_path, first, 6)])
+    gone = net_changelog(table.store, schema, [first, second], [in_bucket(tmp_path, first, 6)])
     assert {b: sum(f.row_count for f in files) for b, files in gone.items()} == {1: count(second)}
 
 
@@ -222,8 +218,5 @@ def test_files_that_stay_and_share_no_key_are_not_read(tmp_path: Path) -> None:
     before = after[0], replace(after[1], sections=(*old, Section((section.runs[0],))))
     (path,) = (p for p in tmp_path.rglob("data-*") if p.name == old[0].files[0].file_name)
     path.unlink()
-    producer = producer_of(with_producer(table.schema(), "input"))
-    assert producer is not None
-    target = ChangelogTarget(store=table.store, schema=table.schema(), producer=producer)
-    found = net_changelog(target, [before], [after])
+    found = net_changelog(table.store, with_producer(table.schema(), "input"), [before], [after])
     assert [f.row_count for files in found.values() for f in files] == [2]

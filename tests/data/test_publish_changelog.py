@@ -15,7 +15,6 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.publish.publish_branch import publish_branch
-from airflow_paimon.core.publish.row_functions import ReplacedBuckets
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
@@ -274,8 +273,8 @@ def test_a_commit_of_main_while_the_changelog_is_written(tmp_path: Path, partiti
     correct(fix, [("a", 1, "new")])
     alter_table(main, [SetOption(key="changelog-producer", value="lookup")])
 
-    def meanwhile(replaced: ReplacedBuckets) -> Sequence[ManifestEntry]:
-        found = write_changelog(replaced)
+    def meanwhile(*replaced: Any) -> Sequence[ManifestEntry]:
+        found = write_changelog(*replaced)
         upsert(main, (partition, 1, "late"))
         return found
 

@@ -27,23 +27,25 @@ _PG_REFUSED = frozenset({"28000", "28P01", "42501"})
 """Invalid authorization, invalid password, insufficient privilege."""
 _MYSQL_REFUSED = frozenset({1044, 1045, 1142, 1143})
 
+_DRIVERS = {"sqlite": "sqlite3", "postgresql": "pg8000.dbapi", "mysql": "pymysql"}
+
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """``kind``: ``sqlite``, ``postgresql`` or ``mysql``. It holds no connection."""
+    """``kind``: of ``_DRIVERS``. It holds no connection."""
 
     kind: str
     place: str
-    """The file of SQLite, else ``host:port/database``."""
+    """The file of SQLite, else ``//host:port/database``."""
     user: str = ""
     password: str = field(default="", repr=False)
     encrypted: bool = False
 
     @property
     def label(self) -> str:
-        return f"jdbc:{self.kind}:{self.place if self.kind == 'sqlite' else '//' + self.place}"
+        return f"jdbc:{self.kind}:{self.place}"
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -64,7 +66,7 @@ class Database:
             if not os.path.isdir(os.path.dirname(self.place) or "."):
                 raise StorageError(f"{self.label}: the folder of the file does not exist")
             return sqlite3.connect(self.place, timeout=_WAIT_SECONDS)
-        at = urlsplit(f"//{self.place}")
+        at = urlsplit(self.place)
         known: dict[str, Any] = {"host": at.hostname, "user": self.user, "password": self.password}
         known["database"] = at.path.lstrip("/")
         if self.kind == "postgresql":
@@ -77,9 +79,7 @@ class Database:
     @property
     def driver(self) -> ModuleType:
         """The DB-API module. ``UnsupportedCatalogError``: it is not installed."""
-        if self.kind == "sqlite":
-            return sqlite3
-        name = {"postgresql": "pg8000.dbapi", "mysql": "pymysql"}[self.kind]
+        name = _DRIVERS[self.kind]
         try:
             return import_module(name)
         except ImportError:
@@ -140,7 +140,8 @@ class Transaction:
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> Any:
         cursor = self.connection.cursor()
-        cursor.execute(sql if self.database.kind == "sqlite" else sql.replace("?", "%s"), tuple(parameters))
+        takes_question_marks = self.database.driver.paramstyle == "qmark"
+        cursor.execute(sql if takes_question_marks else sql.replace("?", "%s"), tuple(parameters))
         return cursor
 
 
@@ -152,7 +153,7 @@ def parse_jdbc_uri(uri: str, user: str = "", password: str = "") -> Database:
     """
     scheme, _, rest = uri.strip().partition(":")
     kind, _, place = rest.partition(":")
-    if scheme != "jdbc" or kind not in ("sqlite", "postgresql", "mysql") or not place:
+    if scheme != "jdbc" or kind not in _DRIVERS or not place:
         raise InvalidInputError(f"The uri of a JDBC catalog is not one of {_EXAMPLE}")
     if kind == "sqlite":
         path = place.removeprefix("file:").partition("?")[0]
@@ -170,7 +171,7 @@ def parse_jdbc_uri(uri: str, user: str = "", password: str = "") -> Database:
         parameters.get("ssl", parameters.get("useSSL", "")).lower() == "true"
         or parameters.get("sslmode", "") in _ENCRYPTED
     )
-    place = f"{at.netloc}/{at.path.strip('/')}"
+    place = f"//{at.netloc}/{at.path.strip('/')}"
     return Database(kind, place, user or parameters.get("user", ""), password or parameters.get("password", ""), ssl)
 
 

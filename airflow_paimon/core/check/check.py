@@ -4,16 +4,11 @@ repairs that it proposes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 
-from airflow_paimon.core.audit.records import missing_records
 from airflow_paimon.core.branches.delete import all_views
-from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_tags_of_publish
-from airflow_paimon.core.branches.tag_files import deletion
-from airflow_paimon.core.branches.tags import past_tags
 from airflow_paimon.core.check import (
     check_branches,
     check_catalog,
@@ -24,7 +19,7 @@ from airflow_paimon.core.check import (
     check_records,
     check_row_ids,
     check_schemas,
-    check_sets,
+    check_tags,
 )
 from airflow_paimon.core.check.check_hash_indexes import HASH_INDEX, rebuild_hash_indexes
 from airflow_paimon.core.check.check_keys import KEYS_TWICE
@@ -32,13 +27,10 @@ from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.check.row_checks import NO_ROWS, TOLD_BY_ROWS, RowChecks
 from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import CompactPartition, Plan, RebuildIndexes, UpdateCatalog
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
     ERROR,
-    INFO,
-    WARNING,
     Finding,
     summary,
     unreadable_metadata,
@@ -47,11 +39,8 @@ from airflow_paimon.core.requests.findings import (
 from airflow_paimon.core.requests.requests import CheckTable, Compact, RepairTable
 from airflow_paimon.core.table.history import repeat_beside_expiry
 from airflow_paimon.core.table.paths import (
-    KEEP_TAG_PREFIX,
     MAIN,
     STAGING_BRANCH_PREFIX,
-    TAG_PREFIX,
-    protects,
 )
 from airflow_paimon.core.table.spill import MEMORY_BYTES
 from airflow_paimon.core.table.table import Table
@@ -118,15 +107,15 @@ def find_all(
         table,
         [
             check_catalog.catalog_findings,
-            check_sets.set_findings,
+            check_tags.set_findings,
             check_history.repeated_findings,
-            partial(_tag_findings, living=known_branches),
+            partial(check_tags.needless_findings, living=known_branches),
             check_records.unreadable_records,
             partial(check_history.temporary_findings, views=views, now_ms=now_ms),
         ],
     )
     for view in (table, *living):
-        findings += _found(view, [partial(_expired_tags, now_ms=now_ms), _publish_findings])
+        findings += _found(view, [partial(check_tags.expired_findings, now_ms=now_ms), check_tags.publish_findings])
     # One damaged file ends several checks in the same words.
     return worst_first(list({(f.id, f.message): f for f in findings}.values()))
 
@@ -153,68 +142,6 @@ def _found(view: Table, checks: Iterable[_Check]) -> list[Finding]:
         return [f for f in found if f.severity == ERROR and f.kind not in TOLD_BY_ROWS]
 
     return [f for check in checks for f in repeat_beside_expiry(partial(collect, check), wrong)]
-
-
-def _publish_findings(view: Table) -> Iterator[Finding]:
-    """What a crash right after a publish, rollback, undo or erasure has left out: tags, and audit records."""
-    snapshots = view.snapshots()
-    for snapshot in snapshots if view.branch_name == MAIN else ():
-        for action in () if snapshot.repeats_properties else missing_tags_of_publish(view, snapshot):
-            name = action.path.rsplit(f"/{TAG_PREFIX}", 1)[-1]
-            yield Finding(
-                kind="unprotected-publish",
-                subject=name,
-                severity=WARNING,
-                message=f"Snapshot {snapshot.id} is a publish or rollback, and no tag keeps files "
-                f"that other branches or tags hold, too",
-                at_risk="when those files are replaced and snapshots expire, the others lose them",
-                repair=f"create tag {name!r}",
-                actions=(action,),
-            )
-    for number, action in missing_records(view, snapshots).items():
-        yield Finding(
-            kind="unrecorded-publish",
-            subject=f"{view.branch_name}/{number}",
-            severity=INFO,
-            message=f"{view.label}: snapshot {number} is a publish, rollback, undo or erasure of which the audit "
-            f"has no record",
-            at_risk="when another engine expires that snapshot, its request and approval are no longer recorded",
-            repair="put its record",
-            actions=(action,),
-        )
-
-
-def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
-    for tag in table.tags():
-        branch = protects(tag.name)
-        if branch is not None and branch not in living:
-            message = f"Tag {tag.name!r} protects files for branch {branch!r}, which does not exist"
-            yield _needless(table, "stale-protective-tag", tag.name, tag, message, "nothing needs it any more")
-        elif tag.name.startswith(KEEP_TAG_PREFIX) and keep_tag_needed(table, tag) is None:
-            message = f"Tag {tag.name!r} kept files that a publish or rollback brought back; all snapshots and tags "
-            message += "as old as that no longer exist"
-            yield _needless(table, "spent-keep-tag", tag.name, tag, message, "nothing needs it any more")
-
-
-def _needless(view: Table, kind: str, subject: str, tag: Tag, message: str, reason: str) -> Finding:
-    return Finding(
-        kind=kind,
-        subject=subject,
-        severity=INFO,
-        message=message,
-        at_risk="nothing; the files of that snapshot take up space until the tag goes",
-        repair="delete the tag",
-        actions=(deletion(view, tag, reason),),
-    )
-
-
-def _expired_tags(view: Table, now_ms: int) -> Iterator[Finding]:
-    """Tags past their retention, including undo tags, but not those that are still needed."""
-    for tag in past_tags(view, datetime.fromtimestamp(now_ms / 1000)):
-        until = f"was to live until {tag.expires_at():%Y-%m-%d %H:%M}"
-        message = f"Tag {tag.name!r} of branch {view.branch_name!r} {until}"
-        subject = f"{view.branch_name}/{tag.name}"
-        yield _needless(view, "expired-tag", subject, tag, message, "its retention has passed")
 
 
 def repair_table(

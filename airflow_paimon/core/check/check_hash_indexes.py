@@ -27,7 +27,7 @@ from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import Delete, RebuildIndexes
 from airflow_paimon.core.requests.findings import ERROR, Finding
-from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket, check_known
+from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket, check_hashes
 from airflow_paimon.core.table.live_entries import live_buckets
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
@@ -113,7 +113,7 @@ def _index_fault(view: Table, buckets: set[int], entries: Sequence[IndexEntry], 
     try:
         found = zip(entries, _index_data(view, entries), strict=True)
         read = ((e.bucket, read_hash_index(data, e.row_count, name=e.file_name)) for e, data in found)
-        check_known(ByBucket.of(read))
+        check_hashes(ByBucket.of(read))
     except NotFoundError:
         return "an index file is missing"
     except FormatError as error:
@@ -128,7 +128,7 @@ def _compare_with_rows(
     twice, lacking = dict[bytes, str](), dict[bytes, str]()
     for partition, hashes in rows:
         try:
-            check_known(ByBucket.of(hashes.items()))
+            check_hashes(ByBucket.of(hashes.items()))
         except FormatError as error:
             twice[partition] = error.message.replace("in the index of two buckets", "in files of two buckets")
             continue
@@ -183,7 +183,7 @@ def rebuild_hash_indexes(view: Table, partitions: Collection[bytes], key_hashes:
         stamp = uuid.uuid4()
         for partition, buckets in key_hashes(view, head, partitions):
             try:
-                check_known(ByBucket.of(buckets.items()))
+                check_hashes(ByBucket.of(buckets.items()))
             except FormatError as error:
                 where = StoredPartitions(view.schema()).text(partition) or "()"
                 raise UnsafeOperationError(

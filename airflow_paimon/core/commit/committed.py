@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from airflow_paimon.core.commit.cache import is_same
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft
-from airflow_paimon.core.commit.metadata_files import NewSnapshot
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
@@ -132,13 +131,12 @@ def head_is_unchanged(table: Table, head: Snapshot | None) -> bool:
     return now is not None and head is not None and is_same(now, head)
 
 
-def read_back(table: Table, new: NewSnapshot, branch: BranchRecord | None, *, certain: bool) -> bool | None:
+def read_back(table: Table, snapshot: Snapshot, branch: BranchRecord | None, *, certain: bool) -> bool | None:
     """Read back the snapshot of this id. ``certain``: the storage refused our put, so an absent file means it lost.
 
     The branch is checked first: an operation that deletes or renames it later finds the snapshot. None: it was put on a
     branch that had been renamed or deleted for good, and was deleted again.
     """
-    snapshot = new.snapshot
     standing = still_exists(table, branch)
     try:
         committed = is_ours(table, snapshot)
@@ -148,18 +146,18 @@ def read_back(table: Table, new: NewSnapshot, branch: BranchRecord | None, *, ce
         raise unknown_outcome(table, snapshot, "it is missing when it is read back") from None
     if standing or (certain and not committed):
         return committed
-    if committed and _is_taken_from_gone_branch(table, new, branch):
+    if committed and _is_taken_from_gone_branch(table, snapshot, branch):
         return None
     raise unknown_outcome(table, snapshot, BEING_CHANGED)
 
 
-def _is_taken_from_gone_branch(table: Table, new: NewSnapshot, branch: BranchRecord | None) -> bool:
+def _is_taken_from_gone_branch(table: Table, snapshot: Snapshot, branch: BranchRecord | None) -> bool:
     """Delete a snapshot that was put after its branch was deleted for good; False: it is not certain that it goes.
 
     It belongs to no branch, and would bring its rows into the next branch of that name.
     """
-    snapshot, data = new.snapshot, new.data
     path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
+    data = snapshot.to_bytes()
     if not is_deleted(table, branch) or table.store.exists(following):
         return False
     if not table.store.delete_same(path, data):

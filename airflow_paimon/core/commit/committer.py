@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +31,6 @@ from airflow_paimon.core.commit.guard import PostCommitCheck, commit_guard
 from airflow_paimon.core.commit.lost_races import count_lost_race, wait_after_lost_race
 from airflow_paimon.core.commit.metadata_files import (
     ChangeFiles,
-    NewSnapshot,
     discard,
     make_change_files,
     new_snapshot,
@@ -150,7 +149,7 @@ class _Commit:
         written = self._write(planned)
         if written is None or not self._put(planned, *written):
             return None
-        before, committed = planned.at.head, written[0].snapshot
+        before, committed = planned.at.head, written[0]
         _refresh_hint(table, committed.id)
         warning = _run_check(planned, committed)
         verify_at_end(table, committed)
@@ -208,8 +207,9 @@ class _Commit:
             discard(self.table, self.changes.files)
             self.changes = None
 
-    def _write(self, planned: _Planned) -> tuple[NewSnapshot, BranchRecord | None] | None:
-        """Write all that a snapshot names, and return it with the branch's record; None: the head is gone.
+    def _write(self, planned: _Planned) -> tuple[Snapshot, Mapping[str, bytes], BranchRecord | None] | None:
+        """Write all that a snapshot names, and return it with the files that only it names and the branch's record;
+        None: the head is gone.
 
         If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or rolled back by
         another engine. The snapshot would then bring the old rows back.
@@ -223,7 +223,8 @@ class _Commit:
         if new is None:
             return None
         self.changes = changes
-        files = new.files if written else {**changes.files, **new.files}
+        snapshot, own = new
+        files = own if written else {**changes.files, **own}
         try:
             branch, there = write(
                 table, files, [partial(require_ready, table), partial(is_still_there, table, head, draft)]
@@ -231,14 +232,16 @@ class _Commit:
             if not there:
                 self._forget_snapshots()
             if not there or (draft.prepare is not None and not draft.prepare()):
-                discard(table, new.files)
+                discard(table, own)
                 return None
         except PaimonError:
-            discard(table, new.files)  # the snapshot was not put yet
+            discard(table, own)  # the snapshot was not put yet
             raise
-        return new, branch
+        return snapshot, own, branch
 
-    def _new_snapshot(self, planned: _Planned, changes: ChangeFiles, *, stamp: str) -> NewSnapshot | None:
+    def _new_snapshot(
+        self, planned: _Planned, changes: ChangeFiles, *, stamp: str
+    ) -> tuple[Snapshot, dict[str, bytes]] | None:
         try:
             return new_snapshot(self.cache, planned.at.head, planned.draft, self.options, changes, stamp=stamp)
         except PaimonError:
@@ -247,45 +250,48 @@ class _Commit:
             self._forget_snapshots()  # what the head names is gone with it
             return None
 
-    def _put(self, planned: _Planned, new: NewSnapshot, branch: BranchRecord | None) -> bool:
+    def _put(
+        self, planned: _Planned, snapshot: Snapshot, files: Mapping[str, bytes], branch: BranchRecord | None
+    ) -> bool:
         """Put the snapshot file if absent, and read it back. False: it certainly was not committed, or had to be taken
-        back.
+        back. ``files``: those that only this snapshot names.
         """
         table, head, refused = self.table, planned.at.head, None
-        self.changes = None  # from here on they may be named
-        self.in_doubt = new.snapshot
+        changes, self.changes = self.changes, None  # from here on they may be named
+        assert changes is not None
+        self.in_doubt = snapshot
         try:
-            table.store.create(table.paths.snapshot(new.snapshot.id), new.data)
+            table.store.create(table.paths.snapshot(snapshot.id), snapshot.to_bytes())
         except (AlreadyExistsError, OutcomeUnknownError) as error:
             refused = error
         except PaimonError:
             self.in_doubt = None
-            discard(table, [*new.files, *new.changes.files])
+            discard(table, [*files, *changes.files])
             raise
         certain = isinstance(refused, AlreadyExistsError)
         looks: list[Callable[[], bool | None]] = [
-            partial(read_back, table, new, branch, certain=certain),
+            partial(read_back, table, snapshot, branch, certain=certain),
             partial(head_is_unchanged, table, head),
         ]
         committed, head_unchanged = run_parallel(table.store, looks)
         if committed is None:
             self.in_doubt = None
-            discard(table, [*new.files, *new.changes.files])
+            discard(table, [*files, *changes.files])
             raise ConflictError(
                 f"{table.label}: the branch was renamed or deleted during the commit; nothing was written"
             )
-        if committed and (head_unchanged or not take_back_misplaced(table, new.snapshot, head, branch)):
+        if committed and (head_unchanged or not take_back_misplaced(table, snapshot, head, branch)):
             return True
         if committed:
             self._forget_snapshots()
         elif refused is None:
-            raise unknown_outcome(table, new.snapshot, "another engine wrote over it right after it was published")
+            raise unknown_outcome(table, snapshot, "another engine wrote over it right after it was published")
         elif not certain:
             # Its manifests stay: a commit on top of ours, made before it was replaced, refers to them.
-            check_not_built_upon(table, planned.draft, new.snapshot)
+            check_not_built_upon(table, planned.draft, snapshot)
         else:
-            discard(table, new.files)
-            self.changes = new.changes
+            discard(table, files)
+            self.changes = changes
         self.in_doubt = None
         return False
 

@@ -110,14 +110,6 @@ class CommitMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewBase:
-    """A base manifest list: of manifests that are there already, and after them those that ``entries`` give."""
-
-    manifests: Sequence[ManifestFile]
-    entries: Sequence[ManifestEntry] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """The content of a commit on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
 
@@ -125,7 +117,8 @@ class Draft:
     ``brings_back``: ``entries`` may add a file that an earlier snapshot deleted. The base manifests that name it are
     written again without it: Java reads *all* deletions of a manifest list first, and drops every ADD that one names.
     ``restores_own_files``: what it adds, this branch has held before, as a rollback does.
-    ``base``: the base manifest list instead of the head's; the caller knows that it stands for the same live files.
+    ``base``: the base manifest list instead of the head's, and ``base_entries`` those of a manifest after it; the
+    caller knows that they stand for the same live files.
     ``changelog``: additions of files with changes, for streaming readers; None = they are told nothing of this commit.
     ``on_newer_head``: return this draft for a newer head if none of its inputs has changed; None = plan again.
     ``prepare``: called after the manifests are written, right before the snapshot is put, to write what it depends on
@@ -145,7 +138,8 @@ class Draft:
     only_new: bool = False
     brings_back: bool = False
     restores_own_files: bool = False
-    base: NewBase | None = None
+    base: Sequence[ManifestFile] | None = None
+    base_entries: Sequence[ManifestEntry] = ()
     on_newer_head: Callable[[Snapshot], Draft | None] | None = None
     prepare: Callable[[], bool] | None = None
     conditions: Sequence[Condition] = ()

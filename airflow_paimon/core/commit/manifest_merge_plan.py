@@ -5,21 +5,12 @@ entries of a manifest are ordered (pure).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
 from airflow_paimon.core.format.stats import order_key
 from airflow_paimon.core.table.live_files import net_change
 from airflow_paimon.core.table.partitions import StoredPartitions
-
-
-@dataclass(frozen=True, slots=True)
-class MergeGroup:
-    """Manifests ``rows[start:stop]`` of a base list to be merged into one."""
-
-    start: int
-    stop: int
 
 
 def is_small(manifest: ManifestFile, target_bytes: int) -> bool:
@@ -29,14 +20,15 @@ def is_small(manifest: ManifestFile, target_bytes: int) -> bool:
     return 2 * manifest.file_size < target_bytes
 
 
-def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_bytes: int) -> MergeGroup | None:
-    """Choose the contiguous run of small manifests to merge, None while there are fewer than ``min_count`` of them.
+def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_bytes: int) -> slice | None:
+    """Choose the contiguous run of small manifests of a base list to merge into one, None while there are fewer than
+    ``min_count`` of them.
 
     Only a contiguous run: moving a DELETE past the ADD that it cancels would bring a deleted file back. Manifests at
     its beginning with more entries than all after them together stay as they are: so an entry is merged again only when
     the manifest that it is in at least doubles, and a small commit costs the same, however many there were.
     """
-    best: MergeGroup | None = None
+    best: slice | None = None
     start = 0
     while start < len(rows):
         stop = start
@@ -44,7 +36,7 @@ def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_
             stop += 1
         start = _first_to_merge(rows, start, stop)
         if stop - start >= min_count and (best is None or stop - start > best.stop - best.start):
-            best = MergeGroup(start, stop)
+            best = slice(start, stop)
         start = stop + 1
     return best
 

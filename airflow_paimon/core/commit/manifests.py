@@ -49,7 +49,7 @@ def base_rows(
         return []
     prefix = f"manifest-{stamp}-base"
     if draft.base is not None:
-        return [*draft.base.manifests, *add_manifests(files, prefix, draft.base.entries, draft.schema, options)]
+        return [*draft.base, *add_manifests(files, prefix, draft.base_entries, draft.schema, options)]
     rows = cache.manifests(head)
     if draft.brings_back:
         written = _without_returning(cache.table, rows, files, prefix, draft, options)
@@ -60,7 +60,7 @@ def base_rows(
     )
     if group is None:
         return rows
-    entries = merged_entries(read_entries(cache.table, rows[group.start : group.stop]))
+    entries = merged_entries(read_entries(cache.table, rows[group]))
     merged = add_manifests(files, prefix, entries, draft.schema, options)
     return [*rows[: group.start], *merged, *rows[group.stop :]]
 

@@ -62,18 +62,6 @@ class ChangeFiles:
         return self.next_row_id is None and all(mine is other or mine == other for mine, other in pairs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSnapshot:
-    """A snapshot that may be written, ``data`` as its file. ``files``: the content of those that it needs for this head
-    alone.
-    """
-
-    snapshot: Snapshot
-    data: bytes
-    changes: ChangeFiles
-    files: Mapping[str, bytes]
-
-
 def make_change_files(table: Table, head: Snapshot | None, draft: Draft) -> ChangeFiles:
     """Make the files that say what a draft changes; nothing is written yet."""
     stamp = str(uuid.uuid4())
@@ -113,8 +101,10 @@ def _next_row_id(head: Snapshot | None, draft: Draft) -> int:
 
 def new_snapshot(
     cache: CommitCache, head: Snapshot | None, draft: Draft, options: CommitOptions, changes: ChangeFiles, *, stamp: str
-) -> NewSnapshot:
-    """Make what a snapshot on top of ``head`` needs; nothing is written yet. ``stamp``: of the names of its files."""
+) -> tuple[Snapshot, dict[str, bytes]]:
+    """Make a snapshot on top of ``head``, and the files that it needs for this head alone, their content by name;
+    nothing is written yet. ``stamp``: of the names of its files.
+    """
     files: dict[str, bytes] = {}
     reads: list[Callable[[], object]] = [partial(cache.before, head)] if draft.only_new else []
     if draft.base is None:
@@ -122,8 +112,7 @@ def new_snapshot(
     run_parallel(cache.table.store, reads)  # ``cache`` keeps it
     base = base_rows(cache, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
-    snapshot = _snapshot(cache, head, draft, options, changes, base_list)
-    return NewSnapshot(snapshot=snapshot, data=snapshot.to_bytes(), changes=changes, files=files)
+    return _snapshot(cache, head, draft, options, changes, base_list), files
 
 
 def _snapshot(

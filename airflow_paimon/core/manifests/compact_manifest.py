@@ -15,13 +15,13 @@ from typing import Any
 
 from airflow_paimon.core.commit.committer import COMMITTED, commit_at
 from airflow_paimon.core.commit.conditions import HeadState
-from airflow_paimon.core.commit.draft import CommitOptions, Draft, NewBase
+from airflow_paimon.core.commit.draft import CommitOptions, Draft
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
 from airflow_paimon.core.commit.manifests import add_manifests
 from airflow_paimon.core.commit.metadata_files import write
 from airflow_paimon.core.commit.put import delete_files, require_committable
 from airflow_paimon.core.errors import FormatError, PaimonError, StorageError
-from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests
@@ -169,9 +169,11 @@ class _ManifestCompaction:
             return None
         self.written = found
         write(self.view, found.files, [])
-        return self._commit_of(found, NewBase(manifests=[*found.kept, *found.added]))
+        return self._commit_of(found, [*found.kept, *found.added])
 
-    def _commit_of(self, found: _Compaction, base: NewBase) -> Draft:
+    def _commit_of(
+        self, found: _Compaction, base: Sequence[ManifestFile], entries: Sequence[ManifestEntry] = ()
+    ) -> Draft:
         return Draft(
             kind=CommitKind.COMPACT,
             only_new=True,
@@ -179,6 +181,7 @@ class _ManifestCompaction:
             schema=found.schema,
             properties={OPERATION_PROPERTY: _STEP, DETAILS_PROPERTY: json.dumps(found.details)},
             base=base,
+            base_entries=entries,
             on_newer_head=lambda head: self._on_newer_head(found, head),
         )
 
@@ -190,7 +193,7 @@ class _ManifestCompaction:
             return None
         now, new = all_manifests(self.view, head), [*found.kept, *found.added]
         if now[: len(found.old)] == list(found.old):
-            return self._commit_of(found, NewBase(manifests=[*new, *now[len(found.old) :]]))
+            return self._commit_of(found, [*new, *now[len(found.old) :]])
         if not {m.file_name for m in found.kept} <= {m.file_name for m in now}:
             return None
         try:
@@ -198,7 +201,7 @@ class _ManifestCompaction:
         except FormatError:  # an expiry has deleted some of the old ones
             return None
         changes = [*(e.deleted() for e in removed.values()), *(e.added() for e in added.values())]
-        return self._commit_of(found, NewBase(manifests=new, entries=changes))
+        return self._commit_of(found, new, changes)
 
     def _discard(self) -> None:
         """Delete what was written, unless the branch has come to name it. What can't be deleted is left as orphans."""

@@ -173,7 +173,7 @@ class ExpirySource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Commit:
+class _DoneStep:
     """A finished step. ``snapshot`` None: its partitions were gone already, or their commit can't be determined."""
 
     step: DropStep
@@ -212,7 +212,7 @@ def run_drops(context: Context, source: ExpirySource, properties: Mapping[str, s
 def _run(context: Context, source: ExpirySource, properties: Mapping[str, str]) -> OperationResult:
     operation_id = context.request.operation_id
     earlier = load_plans(context.table, operation_id) if operation_id else []
-    done: list[_Commit] = []
+    done: list[_DoneStep] = []
     for number, plan in enumerate(earlier):
         done += [c for s in plan.steps if (c := _committed(context, plan, s, number)) is not None]
     latest = earlier[-1] if earlier else None
@@ -250,19 +250,19 @@ def _step_identity(context: Context, step: DropStep, number: int) -> CommitIdent
     return commit_identity(context.request.operation_id, step.branch, f"{context.request.operation}:{number}")
 
 
-def _committed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit | None:
+def _committed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> _DoneStep | None:
     """Find the commit of a step by an earlier try; None also when the snapshots to search are expired."""
     view = context.table.branch(step.branch)
     try:
         found = find_committed(view, _step_identity(context, step, number), plan.head(step.branch))
     except OutcomeUnknownError:
         return None
-    return _Commit(step=step, before=found.id - 1, snapshot=found.id) if found is not None else None
+    return _DoneStep(step=step, before=found.id - 1, snapshot=found.id) if found is not None else None
 
 
 def _execute(
     context: Context, source: ExpirySource, plan: ExpiryPlan, step: DropStep, number: int, said: Mapping[str, str]
-) -> _Commit:
+) -> _DoneStep:
     view = context.table.branch(step.branch)
     properties = {
         **said,
@@ -283,7 +283,7 @@ def _execute(
         conditions=source.conditions(plan, step),
     )
     before = receipt.before.id if receipt.before else None
-    return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
+    return _DoneStep(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
 
 
 def _since(view: Table, plan: ExpiryPlan) -> SnapshotRef | None:
@@ -295,7 +295,7 @@ def _since(view: Table, plan: ExpiryPlan) -> SnapshotRef | None:
     return head if now is not None and now.identity == head.identity else None
 
 
-def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_Commit]) -> ConflictError | None:
+def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_DoneStep]) -> ConflictError | None:
     """Check committed steps again when a later one is refused: the change may need the partitions that they dropped."""
     for commit in [c for c in done if any(c.step is s for s in plan.steps)]:
         try:
@@ -305,7 +305,9 @@ def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list
     return None
 
 
-def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit: _Commit, done: list[_Commit]) -> None:
+def _look_again(
+    context: Context, source: ExpirySource, plan: ExpiryPlan, commit: _DoneStep, done: list[_DoneStep]
+) -> None:
     """Undo a step where another branch changed between its check and its commit: nothing locks two branches together.
 
     Raises:
@@ -339,7 +341,7 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
     raise ConflictError(f"{view.label}: the anchor of {len(keys)} partitions changed while they were dropped{put}")
 
 
-def _unmark(context: Context, done: Sequence[_Commit]) -> None:
+def _unmark(context: Context, done: Sequence[_DoneStep]) -> None:
     """Delete the success files of the partitions that main has dropped; a branch shares the folders with main.
 
     A chain table's partitions expire in two branches, and its marks stay.
@@ -356,7 +358,7 @@ def _result(
     context: Context,
     source: ExpirySource,
     plan: ExpiryPlan,
-    done: Sequence[_Commit],
+    done: Sequence[_DoneStep],
     *,
     changed: bool = False,
     replayed: bool = False,

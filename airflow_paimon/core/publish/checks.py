@@ -11,25 +11,27 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index, s
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, SnapshotRef
-from airflow_paimon.core.publish.bucket_files import read_bucket_files
-from airflow_paimon.core.publish.bucket_merge_plan import (
-    MAX_LISTED,
-    BucketChange,
+from airflow_paimon.core.publish.bucket_checks import (
     check_bucket_counts,
     check_deletion_vectors,
     check_moving_keys,
     check_snapshot_numbers,
-    highest_sequence,
-    listed,
     other_keys,
     warn_of_bucket_counts,
 )
-from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ids, check_ranges
+from airflow_paimon.core.publish.bucket_files import read_bucket_files
+from airflow_paimon.core.publish.bucket_merge_plan import (
+    MAX_LISTED,
+    BucketChange,
+    highest_sequence,
+    listed,
+)
+from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_column_conflicts, check_ids, check_ranges
 from airflow_paimon.core.publish.compare import Comparison, published_difference
 from airflow_paimon.core.publish.partial_publish import check_changed, texts_of
 from airflow_paimon.core.publish.planners import PublishPlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication, RowIds
-from airflow_paimon.core.publish.row_functions import FindSharedId, RowFunctions
+from airflow_paimon.core.publish.row_functions import RowFunctions
 from airflow_paimon.core.row_tracking.row_ids_plan import (
     IdRange,
     IdSpace,
@@ -133,7 +135,7 @@ def _check_plan(
         check_open_writers(planned, schema, theirs, now_ms, in_place=in_place, dry_run=request.dry_run)
     check_approved(planner, compared, planned)
     if ids is not None and not compared.scope.is_whole:
-        _check_moved_rows(compared, planned, rows.find_shared_id)
+        _check_moved_rows(compared, planned, rows)
 
 
 def _check_row_ids(compared: Comparison, planned: Publication, ids: RowIds) -> None:
@@ -157,7 +159,7 @@ def _check_data_evolution(compared: Comparison, logs: SchemaLogs, planned: Publi
         )
     schemas = {s.id: s for s in logs.main}, {s.id: s for s in logs.branch}
     sides = compared.sides
-    check_columns(main.name, changes, sides.theirs, sides.ours, space=space, schemas=schemas, name_bucket=name)
+    check_column_conflicts(main.name, changes, sides.theirs, sides.ours, space=space, schemas=schemas, name_bucket=name)
     live = read_bucket_files(main, compared.head, {c.bucket for c in changes}, compared.schema)
     check_ranges(main.name, live.entries, changes, space=space, name_bucket=name)
 
@@ -249,7 +251,7 @@ def check_approved(planner: PublishPlanner, compared: Comparison, planned: Publi
     )
 
 
-def _check_moved_rows(compared: Comparison, publication: Publication, find_shared_id: FindSharedId) -> None:
+def _check_moved_rows(compared: Comparison, publication: Publication, rows: RowFunctions) -> None:
     """Check that no row of a publish of some partitions would be on main twice: the branch may have moved it to one of
     them from one that is not published.
 
@@ -269,7 +271,7 @@ def _check_moved_rows(compared: Comparison, publication: Publication, find_share
     if not suspects:
         return
     others = [o for o in stay if any(_overlap(space.moved(stored_ids(e.file)), o.file) for e in suspects)]
-    found = find_shared_id(compared.branch, suspects, main, others, read_index_entries(main, compared.head), space)
+    found = rows.find_shared_id(compared.branch, suspects, main, others, read_index_entries(main, compared.head), space)
     if found is not None:
         where = listed(texts_of(compared.schema, {e.partition for e in others}))
         raise UnsafeOperationError(

@@ -31,7 +31,7 @@ _LISTED = 5
 Schemas = Mapping[int, TableSchema]
 
 
-class Written(NamedTuple):
+class WrittenColumns(NamedTuple):
     """Some columns of a range of row ids, ends included. ``columns``: their ids and their names, as both sides may have
     given an id, or a name, to a column of their own; None: all.
     """
@@ -41,7 +41,7 @@ class Written(NamedTuple):
     last: int
     columns: frozenset[int | str] | None
 
-    def meets(self, other: Written) -> bool:
+    def meets(self, other: WrittenColumns) -> bool:
         """Whether both hold a column of the same row."""
         if self.bucket != other.bucket or self.last < other.first or other.last < self.first:
             return False
@@ -62,7 +62,7 @@ class ColumnOrder:
         return file.first_row_id is not None and file.first_row_id < self.known
 
 
-def check_columns(
+def check_column_conflicts(
     table: str,
     changes: Sequence[BucketChange],
     theirs: Difference,
@@ -109,7 +109,7 @@ def check_ids(
         ConflictError: names the bucket.
     """
     there = {origin_name(i.file_name): e.file for files in ours.added.values() for i, e in files.items()}
-    apart: dict[str, Written | None] = {}
+    apart: dict[str, WrittenColumns | None] = {}
     for bucket, files in (item for part in shared for item in part.added.items()):
         for name, entry in ((origin_name(i.file_name), e) for i, e in files.items()):
             if name in there and _has_other_ids(there[name], entry.file, space):
@@ -209,7 +209,9 @@ def ordered(
     return tuple(out)
 
 
-def _place(entry: ManifestEntry, schemas: Schemas, order: ColumnOrder, gone: Collection[Written]) -> Written | None:
+def _place(
+    entry: ManifestEntry, schemas: Schemas, order: ColumnOrder, gone: Collection[WrittenColumns]
+) -> WrittenColumns | None:
     """Return what has to be in order: the file's columns, or all of a file that may become the oldest of its range."""
     whole = _whole(entry, None)
     if whole is None or is_beside(entry.file):
@@ -225,13 +227,13 @@ def _shifted(entry: ManifestEntry, space: IdSpace) -> ManifestEntry:
     return entry._replace(file=entry.file._replace(first_row_id=first + space.shift_of(first)))
 
 
-def _of_source(changes: Sequence[BucketChange], space: IdSpace, schemas: Schemas) -> Iterator[Written]:
+def _of_source(changes: Sequence[BucketChange], space: IdSpace, schemas: Schemas) -> Iterator[WrittenColumns]:
     for change in changes:
         yield from _known(_written(_shifted(e, space), schemas, change.bucket) for e in change.add)
         yield from _known(_whole(e, change.bucket) for e in change.delete)  # of the target, with its ids
 
 
-def _of_target(theirs: Difference, ours: Difference, schemas: Schemas) -> Iterator[Written]:
+def _of_target(theirs: Difference, ours: Difference, schemas: Schemas) -> Iterator[WrittenColumns]:
     """What the target changed; not what it got from the source by an earlier publish."""
     published = {i.file_name for d in (theirs.added, theirs.removed) for group in d.values() for i in group}
     for files, of in ((ours.added, True), (ours.removed, False)):
@@ -240,11 +242,11 @@ def _of_target(theirs: Difference, ours: Difference, schemas: Schemas) -> Iterat
             yield from _known(_written(e, schemas, bucket) if of else _whole(e, bucket) for e in entries)
 
 
-def _known(found: Iterable[Written | None]) -> Iterator[Written]:
+def _known(found: Iterable[WrittenColumns | None]) -> Iterator[WrittenColumns]:
     return (w for w in found if w is not None)
 
 
-def _written(entry: ManifestEntry, schemas: Schemas, bucket: BucketKey | None = None) -> Written | None:
+def _written(entry: ManifestEntry, schemas: Schemas, bucket: BucketKey | None = None) -> WrittenColumns | None:
     whole = _whole(entry, bucket)
     written, schema = entry.file.write_cols, schemas.get(entry.file.schema_id)
     names = [n for n in written or () if n not in (ROW_ID, VERSION)]
@@ -253,15 +255,15 @@ def _written(entry: ManifestEntry, schemas: Schemas, bucket: BucketKey | None = 
     return whole._replace(columns=frozenset(names) | {schema.field(n).id for n in names})
 
 
-def _whole(entry: ManifestEntry, bucket: BucketKey | None) -> Written | None:
+def _whole(entry: ManifestEntry, bucket: BucketKey | None) -> WrittenColumns | None:
     first = entry.file.first_row_id
     if first is None:
         return None
     place = BucketKey(entry.partition, entry.bucket) if bucket is None else bucket
-    return Written(place, first, first + entry.file.row_count - 1, None)
+    return WrittenColumns(place, first, first + entry.file.row_count - 1, None)
 
 
-def _text(one: Written, other: Written, name_bucket: Callable[[BucketKey], str]) -> str:
+def _text(one: WrittenColumns, other: WrittenColumns, name_bucket: Callable[[BucketKey], str]) -> str:
     both = one.columns or other.columns or frozenset()
     if one.columns and other.columns:
         both = one.columns & other.columns

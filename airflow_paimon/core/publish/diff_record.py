@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -29,34 +28,27 @@ _COUNTS = (*KINDS, "unchanged")
 _COMPARED = ("against", "against_snapshot", "branch_snapshot")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptDiff:
-    """``properties``: what the publish's snapshot says of the diff; ``warnings``: why it says nothing of it."""
-
-    properties: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-
-def kept_diff(request: PublishBranch, branch: Table, theirs: Snapshot) -> KeptDiff:
-    """Read the diff that a publish is given. One of another snapshot of the branch is left out, with a warning.
+def diff_properties(request: PublishBranch, branch: Table, theirs: Snapshot) -> tuple[dict[str, str], list[str]]:
+    """Return what the publish's snapshot says of the diff that the publish is given, and warnings. A diff of another
+    snapshot of the branch is left out, with a warning.
 
     Raises:
         InvalidInputError: the file is no result of ``diff_branches``, or one of another table or branch.
     """
     if request.diff is None:
-        return KeptDiff()
+        return {}, []
     details = _details(request, request.diff)
     seen = details.get("branch_snapshot")
     known = SnapshotRef(seen, str(details.get("branch_identity") or "")) if isinstance(seen, int) else None
     if known is None or not (known.is_of(theirs) or is_folded(branch, theirs, known)):
         text = f"the audit does not contain the diff: it compared snapshot {seen} of the branch, not {theirs.id}"
         log.warning("%s: %s", branch.label, text)
-        return KeptDiff(warnings=(text,))
+        return {}, [text]
     try:
         text = diff_text(details)
     except (AttributeError, KeyError, TypeError):
         raise _no_result(request) from None
-    return KeptDiff(properties={DIFF_PROPERTY: text})
+    return {DIFF_PROPERTY: text}, []
 
 
 def _details(request: PublishBranch, path: str) -> Mapping[str, Any]:

@@ -44,7 +44,8 @@ class Vector(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What one commit did to one bucket. ``marked``: the files that got another deletion vector, or lost it.
+    """What one commit did to one bucket, or several that share files (``_joined``). ``marked``: the files that got
+    another deletion vector, or lost it.
 
     ``compacts``: no row changed. ``replaces``: it replaced the partition as a whole, whatever rows it held.
     ``snapshot``: its id.
@@ -57,6 +58,10 @@ class Commit:
     compacts: bool = False
     replaces: bool = False
     snapshot: int = 0
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset({*self.added, *self.removed})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,24 +238,24 @@ class _FileMerger:
 
     def _gone_in(self, bucket: BucketKey, name: str) -> None:
         """The target has removed a file that the source changed as well."""
-        group = _compacted(self.sides.ours.commits, name)
-        if group is None:
+        compaction = _compacted(self.sides.ours.commits, name)
+        if compaction is None:
             self.conflicts[bucket] = Cause.ROWS
         elif not self.revert_compaction:
             self.conflicts.setdefault(bucket, Cause.COMPACTION)
-        elif not self._revert_compaction(group):
+        elif not self._revert_compaction(compaction):
             self.conflicts[bucket] = Cause.ROWS
 
-    def _revert_compaction(self, group: _Group) -> bool:
+    def _revert_compaction(self, compaction: Commit) -> bool:
         """Replace what a compaction has written by the files it was written from, but for those the source removed."""
-        if group.names in self.reverted:
+        if compaction.names in self.reverted:
             return True
         marked = {*self.ours_vectors, *self.sides.vectors}
-        if any(n not in self.ours.added or n in marked for n in group.outputs) or marked & group.inputs.keys():
+        if any(n not in self.ours.added or n in marked for n in compaction.added) or marked & compaction.removed.keys():
             return False
-        self.reverted.add(group.names)
-        self.deletes |= {n: self.ours.added[n] for n in group.outputs}
-        for name, entry in group.inputs.items():
+        self.reverted.add(compaction.names)
+        self.deletes |= {n: self.ours.added[n] for n in compaction.added}
+        for name, entry in compaction.removed.items():
             self.restored_files.add(entry.identifier)
             if not {name, origin_name(name)} & self.theirs.removed.keys():
                 self.adds[name] = entry
@@ -365,8 +370,8 @@ class _Net:
         )
         if whole or change.commits is None:
             return cls(added, removed)
-        groups = [g for g in _groups(change.commits) if g.compacts and g.inputs.keys() <= removed.keys()]
-        neutral = {n for g in groups for n in g.names}
+        groups = [c for c in _joined(change.commits) if c.compacts and c.removed.keys() <= removed.keys()]
+        neutral = {n for c in groups for n in c.names}
         return cls(
             {n: e for n, e in added.items() if n not in neutral},
             {n: e for n, e in removed.items() if n not in neutral},
@@ -383,21 +388,10 @@ class _Net:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """Commits that share files: what they started from, what they ended with, and whether no row changed."""
-
-    inputs: Mapping[str, ManifestEntry]
-    outputs: Mapping[str, ManifestEntry]
-    compacts: bool
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset({*self.inputs, *self.outputs})
-
-
-def _groups(commits: Sequence[Commit]) -> list[_Group]:
-    """Group commits by the files that they share. A commit that only adds files is no part of what becomes of them."""
+def _joined(commits: Sequence[Commit]) -> list[Commit]:
+    """Make one commit of those that share files: what they started from, what they ended with, and whether no row
+    changed. A commit that only adds files is no part of what becomes of them.
+    """
     rewriting = [c for c in commits if c.removed or c.marked]
     parent = list(range(len(rewriting)))
 
@@ -416,24 +410,25 @@ def _groups(commits: Sequence[Commit]) -> list[_Group]:
     members: dict[int, list[Commit]] = {}
     for at, commit in enumerate(rewriting):
         members.setdefault(root(at), []).append(commit)
-    return [_group(group) for group in members.values()]
+    return [_as_one(group) for group in members.values()]
 
 
-def _group(commits: Sequence[Commit]) -> _Group:
+def _as_one(commits: Sequence[Commit]) -> Commit:
     added = {n: e for c in commits for n, e in c.added.items()}
     removed = {n: e for c in commits for n, e in c.removed.items()}
-    return _Group(
-        inputs={n: e for n, e in removed.items() if n not in added},
-        outputs={n: e for n, e in added.items() if n not in removed},
+    return Commit(
+        bucket=commits[0].bucket,
+        removed={n: e for n, e in removed.items() if n not in added},
+        added={n: e for n, e in added.items() if n not in removed},
         compacts=all(c.compacts for c in commits),
     )
 
 
-def _compacted(commits: Sequence[Commit] | None, name: str) -> _Group | None:
+def _compacted(commits: Sequence[Commit] | None, name: str) -> Commit | None:
     """Return the compaction that has taken a file in, whose rows are otherwise as they were."""
-    for group in _groups(commits or ()):
-        if group.compacts and (name in group.inputs or any(origin_name(n) == name for n in group.inputs)):
-            return group
+    for commit in _joined(commits or ()):
+        if commit.compacts and (name in commit.removed or any(origin_name(n) == name for n in commit.removed)):
+            return commit
     return None
 
 

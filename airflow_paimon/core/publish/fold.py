@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
-from airflow_paimon.core.publish.row_functions import FoldBuckets
+from airflow_paimon.core.publish.row_functions import RowFunctions
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -18,7 +18,7 @@ FOLD = "fold"
 """What the property ``airflow-paimon.operation`` of a fold's snapshot says."""
 
 
-def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int], fold: FoldBuckets) -> Snapshot:
+def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int], rows: RowFunctions) -> Snapshot:
     """Fold buckets of the branch's head ``theirs``, and return the new head: one commit that changes no row.
 
     Raises:
@@ -26,7 +26,7 @@ def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int]
         UnsafeOperationError: the table has a feature that this engine doesn't write.
     """
     try:
-        fold(branch, limits)
+        rows.fold(branch, limits)
     except UnsupportedFeatureError as error:
         raise UnsafeOperationError(
             f"{branch.label}: rows were appended to it, with sequence numbers above those at the branch point, and "

@@ -20,6 +20,7 @@ from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     Sides,
+    bucket_names,
     listed,
     ways_out,
 )
@@ -80,7 +81,7 @@ class KeyMergeRequest:
 
     @property
     def summary(self) -> dict[str, Any]:
-        names = sorted(map(StoredPartitions(self.schema).bucket_text, self.buckets))
+        names = bucket_names(self.schema, self.buckets)
         return {"buckets": names[:MAX_LISTED], "bucket_count": len(names), "read_bytes": self.read_bytes}
 
 
@@ -145,7 +146,7 @@ def not_by_key(
     table: str, buckets: Iterable[BucketKey], schema: TableSchema, why: str, target: str = "main"
 ) -> ConflictError:
     """Return the conflict of buckets that both sides changed and that can't be merged by key."""
-    names = sorted(map(StoredPartitions(schema).bucket_text, buckets))
+    names = bucket_names(schema, buckets)
     return ConflictError(
         f"{table}: {target} and the branch both changed {listed(names)} since the branch point, and they can't be "
         f"merged by key: {why}; nothing was published. {ways_out(names, target)}",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry
@@ -31,33 +30,6 @@ from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGE
 from airflow_paimon.core.table.table import Table
 
 
-class LaterCommit(NamedTuple):
-    """What a commit after the head of a publication changed. ``is_neutral``: it changed files, but no row."""
-
-    is_neutral: bool
-    entries: Sequence[ManifestEntry]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnchangedFiles:
-    """A merge by file: the files that it deletes or marks, and the partitions in which nothing may be added."""
-
-    files: frozenset[str]
-    partitions: frozenset[bytes]
-
-    def after(self, commits: Sequence[LaterCommit], schema: TableSchema) -> UnchangedFiles | None:
-        """Return it on top of later commits; None: they change something of it."""
-        form = StoredPartitions(schema).canonical
-        is_met = any(
-            e.file.file_name in self.files
-            if e.kind == FileKind.DELETE
-            else bool(self.partitions) and form(e.partition) in self.partitions
-            for commit in commits
-            for e in commit.entries
-        )
-        return None if is_met else self
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBuckets:
     """Buckets that were merged by key, on the head on which the publication is to be based.
@@ -73,19 +45,20 @@ class MergedBuckets:
     copy: Callable[[ManifestEntry], ManifestEntry | None]
     later: Mapping[FileId, ManifestEntry] = field(default_factory=dict)
 
-    def after(self, commits: Sequence[LaterCommit], schema: TableSchema) -> MergedBuckets | None:
-        """Take in rows of other keys, and compactions of the buckets; None: something else was changed.
+    def after(
+        self, rows: Sequence[ManifestEntry], moved: Sequence[ManifestEntry], schema: TableSchema
+    ) -> MergedBuckets | None:
+        """Take in rows of other keys, and compactions of the buckets; None: something else was changed. See
+        ``Unchanged.after``.
 
         What a compaction made goes with the files that were merged. Its rows are in the new files already, but for
         those of later files that it has taken in: copies of these come back to level 0.
         """
-        added = [e for c in commits if not c.is_neutral for e in c.entries]
-        if any(e.kind == FileKind.DELETE or e.file.level > 0 for e in added) or (added and self.meets(added)):
+        if any(e.kind == FileKind.DELETE or e.file.level > 0 for e in rows) or (rows and self.meets(rows)):
             return None
         bucket_of = StoredPartitions(schema).bucket
-        own = [(c.is_neutral, e) for c in commits for e in c.entries if bucket_of(e) in self.changes]
-        later = {**self.later, **{e.identifier: e for is_neutral, e in own if not is_neutral}}
-        moved = [e for is_neutral, e in own if is_neutral]
+        later = {**self.later, **{e.identifier: e for e in rows if bucket_of(e) in self.changes}}
+        moved = [e for e in moved if bucket_of(e) in self.changes]
         if not moved:
             return replace(self, later=later)
         if not compactions_show_nothing(schema):
@@ -114,29 +87,41 @@ class MergedBuckets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnchangedBuckets:
-    """A merge by bucket: the buckets that it changes, and those of them that were merged by key."""
+class Unchanged:
+    """What a commit must not change for a publication to stand on top of it.
 
-    buckets: frozenset[BucketKey]
+    A merge by file: the ``files`` that it deletes or marks, and the ``partitions`` in which nothing may be added. Else
+    the ``buckets`` that it changes, None for a merge by file; and those of them that were ``merged`` by key.
+    """
+
+    files: frozenset[str] = frozenset()
+    partitions: frozenset[bytes] = frozenset()
+    buckets: frozenset[BucketKey] | None = None
     merged: MergedBuckets | None = None
 
-    def after(self, commits: Sequence[LaterCommit], schema: TableSchema) -> UnchangedBuckets | None:
-        """Return it on top of later commits; None: they change something of it."""
+    def after(
+        self, rows: Sequence[ManifestEntry], moved: Sequence[ManifestEntry], schema: TableSchema
+    ) -> Unchanged | None:
+        """Return it on top of later commits; None: they change something of it. ``rows``: the entries of those that
+        changed rows; ``moved``: of those that changed files, but no row.
+        """
         bucket_of, group_of = StoredPartitions(schema).bucket, key_group(schema)
         keyed = set() if self.merged is None else {group_of(b) for b in self.merged.buckets}
-        touched = {bucket_of(e) for c in commits for e in c.entries}
-        if sharing_keys({b for b in touched if group_of(b) not in keyed}, set(self.buckets), schema):
+        touched = set[BucketKey]()
+        for entry in (*rows, *moved):
+            bucket = bucket_of(entry)
+            is_gone = entry.kind == FileKind.DELETE
+            if entry.file.file_name in self.files if is_gone else bucket.partition in self.partitions:
+                return None
+            if group_of(bucket) not in keyed:
+                touched.add(bucket)
+        if sharing_keys(touched, set(self.buckets or ()), schema):
             return None
         if self.merged is None:
             return self
-        merged = self.merged.after(
-            [c._replace(entries=[e for e in c.entries if group_of(bucket_of(e)) in keyed]) for c in commits], schema
-        )
+        own = ([e for e in entries if group_of(bucket_of(e)) in keyed] for entries in (rows, moved))
+        merged = self.merged.after(*own, schema)
         return None if merged is None else replace(self, merged=merged)
-
-
-Unchanged = UnchangedBuckets | UnchangedFiles
-"""What a commit must not change for a publication to stand on top of it."""
 
 
 def unchanged_until(
@@ -150,7 +135,7 @@ def unchanged_until(
         return None
     if view.schema().identity != schema.identity:  # also if another writer has put one of this id
         return None
-    if TableOptions(schema.options).row_tracking and isinstance(unchanged, UnchangedBuckets):
+    if TableOptions(schema.options).row_tracking and unchanged.buckets is not None:
         return None
     try:
         if view.snapshot(old.id).identity != old.identity:
@@ -158,8 +143,10 @@ def unchanged_until(
         between = snapshots_between(view, old.id, new.id)
         if between is None or any(map(_moves_base, between)):
             return None
-        neutral = [s.commit_kind in neutral_kinds(schema) for s in between]
-        return unchanged.after(list(map(LaterCommit, neutral, read_deltas(view, between))), schema)
+        rows, moved = list[ManifestEntry](), list[ManifestEntry]()
+        for snapshot, delta in zip(between, read_deltas(view, between), strict=True):
+            (moved if snapshot.commit_kind in neutral_kinds(schema) else rows).extend(delta)
+        return unchanged.after(rows, moved, schema)
     except (NotFoundError, LostMetadataError, FormatError):  # expired meanwhile, if a new plan can read it
         return None
 

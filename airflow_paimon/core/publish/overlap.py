@@ -6,7 +6,6 @@ It asks what a publish asks (``sides``, ``bucket_merge_plan.overlapping_buckets`
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
@@ -21,29 +20,15 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectedBuckets:
-    """Buckets that a correction may change, in canonical form, and of a table without keys its files by name."""
-
-    buckets: frozenset[BucketKey] = frozenset()
-    files: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
-    """``buckets``: those that the branch changed as well; ``unreadable``: why it can't be told."""
-
-    branch: str
-    buckets: frozenset[BucketKey] = frozenset()
-    unreadable: str | None = None
-
-
-def open_branches(main: Table, touched: CorrectedBuckets, but: str | None) -> list[Overlap]:
-    """Return the unpublished branches that change the same buckets; of tables without keys, the same files.
+def open_branches(
+    main: Table, buckets: Collection[BucketKey], files: Collection[str], but: str | None
+) -> dict[str, frozenset[BucketKey] | PaimonError]:
+    """Return which of some buckets, in canonical form, unpublished branches change as well, by branch; of tables
+    without keys those of whose ``files`` they change some. An error: why it can't be told of a branch.
 
     Of two such branches the one that is published second meets a conflict. ``but``: the branch to leave out.
     """
-    schema, found = main.schema(), []
+    schema, found = main.schema(), dict[str, frozenset[BucketKey] | PaimonError]()
     options = TableOptions(schema.options)
     for name in main.branch_names():
         if name == but or is_chain_part(options, name):
@@ -51,24 +36,26 @@ def open_branches(main: Table, touched: CorrectedBuckets, but: str | None) -> li
         try:
             compared = compare(main, main.branch(name), schema)
         except PaimonError as error:
-            found.append(Overlap(branch=name, unreadable=error.message))
+            found[name] = error
             continue
         if compared is not None:
             sides = compared.sides
-            hit = _common(sides.theirs, sides.ours, sides.theirs_changed, touched, schema)
-            found += [Overlap(branch=name, buckets=hit)] if hit else []
+            hit = _common(sides.theirs, sides.ours, sides.theirs_changed, buckets, files, schema)
+            found |= {name: hit} if hit else {}
     return found
 
 
-def changed_on_main(main: Table, branch: Table, touched: CorrectedBuckets) -> frozenset[BucketKey]:
+def changed_on_main(
+    main: Table, branch: Table, buckets: Collection[BucketKey], files: Collection[str]
+) -> frozenset[BucketKey]:
     """Return those buckets that main has changed since the branch was made: its publish would meet a conflict."""
     schema, compared = main.schema(), compare(main, branch, main.schema())
     if compared is None:
         return frozenset()
     mine, neutral = compared.sides.ours, neutral_kinds(schema)
-    near = sharing_keys(mine.buckets, set(touched.buckets), schema)
+    near = sharing_keys(mine.buckets, set(buckets), schema)
     real = changed_buckets(main, compared.main_commits, near, neutral)
-    return _common(mine, compared.sides.theirs, real, touched, schema)
+    return _common(mine, compared.sides.theirs, real, buckets, files, schema)
 
 
 def compare(main: Table, branch: Table, schema: TableSchema) -> Comparison | None:
@@ -81,12 +68,17 @@ def compare(main: Table, branch: Table, schema: TableSchema) -> Comparison | Non
 
 
 def _common(
-    mine: Difference, others: Difference, real: Collection[BucketKey], touched: CorrectedBuckets, schema: TableSchema
+    mine: Difference,
+    others: Difference,
+    real: Collection[BucketKey],
+    buckets: Collection[BucketKey],
+    files: Collection[str],
+    schema: TableSchema,
 ) -> frozenset[BucketKey]:
     if merges_by_file(schema):
-        return frozenset(b for b in mine.buckets if _files_in(mine, others, b) & touched.files)
+        return frozenset(b for b in mine.buckets if not _files_in(mine, others, b).isdisjoint(files))
     group_of = key_group(schema)
-    groups = {group_of(b) for b in touched.buckets}
+    groups = {group_of(b) for b in buckets}
     return frozenset(b for b in real if group_of(b) in groups and not mine.same_in(b, others))
 
 

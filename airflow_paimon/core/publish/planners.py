@@ -32,7 +32,7 @@ from airflow_paimon.core.publish.key_merge import (
     not_by_key,
     reason_against,
 )
-from airflow_paimon.core.publish.newer_head import UnchangedBuckets, UnchangedFiles
+from airflow_paimon.core.publish.newer_head import Unchanged
 from airflow_paimon.core.publish.partial_publish import check_parts, part_properties, part_summary
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.publish_schemas import written_with
@@ -284,13 +284,13 @@ class MergePlanner(PublishPlanner):
         return replace(
             self._publication(compared, logs, merge.changes, schemas, more),
             file_merge=merge,
-            unchanged=UnchangedFiles(files=merge.relies_on, partitions=merge.replaced),
+            unchanged=Unchanged(files=merge.relies_on, partitions=merge.replaced),
         )
 
     def _by_bucket(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         overlapping = overlapping_buckets(compared.sides, compared.schema)
         changes = changes_of_branch(compared.sides, overlapping)
-        unchanged = UnchangedBuckets(buckets=frozenset(compared.sides.theirs.buckets))
+        unchanged = Unchanged(buckets=frozenset(compared.sides.theirs.buckets))
         if not overlapping:
             planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
             return replace(planned, unchanged=unchanged)

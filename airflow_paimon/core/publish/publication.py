@@ -30,7 +30,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, with_merged_index
-from airflow_paimon.core.publish.newer_head import Unchanged, UnchangedBuckets, unchanged_until
+from airflow_paimon.core.publish.newer_head import Unchanged, unchanged_until
 from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
@@ -125,6 +125,41 @@ class Publication:
             return self.file_merge.restored_files
         return () if self.key_merge_result is None else frozenset(e.identifier for e in self.key_merge_result.entries)
 
+    def index_after(self, now: Sequence[IndexEntry]) -> Sequence[IndexEntry] | None:
+        """Return the target's index entries after the publish; None: they stay as they are."""
+        merged, bucket_of = self.key_merge_result, StoredPartitions(self.schema).bucket
+        if self.file_merge is not None:
+            index = self.file_merge.index
+        else:
+            taken = {c.bucket for c in self.changes}.difference(() if merged is None else merged.files.keys())
+            index = merged_index(now, read_index_entries(self.source, self.source_snapshot), taken, bucket_of)
+            index = index if merged is None else with_merged_index(index, merged, bucket_of)
+        if index is None or self.row_ids is None or not self.row_ids.space.moves(None):
+            return index
+        own = {i.file_name for i in now}
+        return [i for i in index if i.global_index is None or i.file_name in own]  # others name the source's ids
+
+    def on_newer_head(self, newer: Snapshot, schema: TableSchema) -> Publication | None:
+        """Return what was planned on the head before as it is on a newer one; None: it has to be planned again."""
+        assert self.unchanged is not None
+        first_id = None if self.row_ids is None else self.row_ids.space.first_free
+        if first_id is not None and (newer.next_row_id or 0) > first_id:
+            return None
+        unchanged = unchanged_until(self.target, self.head, newer, self.unchanged, schema)
+        if unchanged is None:
+            return None
+        moved = replace(self, head=newer, unchanged=unchanged)
+        if unchanged.merged is None or self.key_merge_result is None:
+            return moved
+        merged = unchanged.merged.changes
+        if all(merged.get(c.bucket, c) == c for c in self.changes):
+            return moved
+        return replace(
+            moved,
+            changes=[merged.get(c.bucket, c) for c in self.changes],
+            key_merge_result=replace(self.key_merge_result, files={b: c.add for b, c in merged.items()}),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPublication:
@@ -148,48 +183,49 @@ def plan_publication(request: Publish, publication: Publication) -> PlannedPubli
     Raises:
         FormatError: see ``renumber``.
     """
-    schema = publication.schema
-    d = replace(publication, changes=left_on_their_levels(publication.changes, schema))
-    new = set(d.written) if d.key_merge_result is not None else set()
-    returning = {e.file.file_name for c in d.changes for e in c.add if e.identifier not in new}
+    schema, target, head = publication.schema, publication.target, publication.head
+    changes = left_on_their_levels(publication.changes, schema)
+    publication, merged = replace(publication, changes=changes), publication.key_merge_result
+    new = set(publication.written) if merged is not None else set()
+    returning = {e.file.file_name for c in changes for e in c.add if e.identifier not in new}
     index = None
-    if d.changes and (d.head.index_manifest or d.source_snapshot.index_manifest):
-        now = read_index_entries(d.target, d.head)
-        index = _index_of(d, schema, now)
-        own = index_files(() if d.key_merge_result is None else d.key_merge_result.index)
+    if changes and (head.index_manifest or publication.source_snapshot.index_manifest):
+        now = read_index_entries(target, head)
+        index = publication.index_after(now)
+        own = index_files(() if merged is None else merged.index)
         returning |= index_files(index or ()) - index_files(now) - own
-    targets = (d.source_snapshot,) if d.is_rollback and returning else ()
-    keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)
-    entries = mapped_entries(d.changes, d.schemas.ids, d.written)
+    targets = (publication.source_snapshot,) if publication.is_rollback and returning else ()
+    keep, held = plan_keep_tags(target, publication.since, head, returning, *targets)
+    entries = mapped_entries(changes, publication.schemas.ids, publication.written)
     renumbering = None
-    if (ids := d.row_ids) is not None:
-        renumbering = renumber(d.target.name, entries, ids.known, ids.space)
+    if (ids := publication.row_ids) is not None:
+        renumbering = renumber(target.name, entries, ids.known, ids.space)
         if (order := ids.column_order) is not None:
-            schemas = {s.id: s for s in (*d.target.schemas(), *d.schemas.new)}
-            found = ordered(d.target.name, entries, renumbering.entries, schemas, order, d.head.id)
+            schemas = {s.id: s for s in (*target.schemas(), *publication.schemas.new)}
+            found = ordered(target.name, entries, renumbering.entries, schemas, order, head.id)
             renumbering = replace(renumbering, entries=found)
-            if d.file_merge is not None and d.head.index_manifest:
-                index = _without_updated_columns(d, order, schema, entries, index)
-    readers = streaming_readers(d.target, schema, d.changes, writes=request.changelog == "auto")
-    hidden = _not_visible(d, schema)
-    missed = _missed_by(d.target, readers, is_missed(schema, d.changes)) if d.changes else []
-    summary = {**d.summary, **summarize(d.changes), **hidden, "streaming_readers": readers}
+            if publication.file_merge is not None and head.index_manifest:
+                index = _without_updated_columns(publication, order, entries, index)
+    readers = streaming_readers(target, schema, changes, writes=request.changelog == "auto")
+    hidden = _not_visible(publication)
+    missed = _missed_by(target, readers, is_missed(schema, changes)) if changes else []
+    summary = {**publication.summary, **summarize(changes), **hidden, "streaming_readers": readers}
     if renumbering is not None:
         summary |= {"renumbered_files": renumbering.renumbered, "rewritten_files": len(renumbering.rewrite)}
-    if d.key_merge is not None:
+    if publication.key_merge is not None:
         note = "the counts of files and rows leave out these buckets: their keys are compared when it runs"
-        summary["merged_by_key"] = {**d.key_merge.summary, "note": note}
-    if warnings := [*d.summary.get("warnings", ()), *hidden.get("warnings", ()), *missed]:
+        summary["merged_by_key"] = {**publication.key_merge.summary, "note": note}
+    if warnings := [*publication.summary.get("warnings", ()), *hidden.get("warnings", ()), *missed]:
         summary["warnings"] = warnings
     plan = Plan(
         operation=request.operation,
-        table=d.target.name,
-        preconditions=d.preconditions,
-        actions=(*keep, *_actions(request, d)),
+        table=target.name,
+        preconditions=publication.preconditions,
+        actions=(*keep, *_actions(request, publication)),
         summary=summary,
     )
     return PlannedPublication(
-        publication=d,
+        publication=publication,
         index=index,
         kept_snapshots=held,
         entries=entries,
@@ -199,27 +235,29 @@ def plan_publication(request: Publish, publication: Publication) -> PlannedPubli
     )
 
 
-def _actions(request: Publish, d: Publication) -> Sequence[Action]:
+def _actions(request: Publish, publication: Publication) -> Sequence[Action]:
     """Return what a publication writes besides the tags that keep files, in order; nothing if it changes nothing.
 
     Without an operation id the name of the undo tag is chosen when it is set. Retention tags on the new snapshot itself
     are set after it (``protect_published``) and not listed.
     """
-    if not d.changes_anything:
+    if not publication.changes_anything:
         return ()
-    source, paths, name_bucket = d.source_snapshot.id, d.target.paths, StoredPartitions(d.schema).bucket_text
-    whose = f"back to snapshot {source}" if d.is_rollback else f"publishes branch {d.source.branch_name}"
-    if d.summary.get("keep_later"):
+    head, schema, paths = publication.head, publication.schema, publication.target.paths
+    source, name_bucket = publication.source_snapshot.id, StoredPartitions(schema).bucket_text
+    is_rollback, branch = publication.is_rollback, publication.source.branch_name
+    whose = f"back to snapshot {source}" if is_rollback else f"publishes branch {branch}"
+    if publication.summary.get("keep_later"):
         whose = f"reverts snapshot {source + 1} only"
     undo = SetTag(
         path=paths.tag(f"{UNDO_TAG_PREFIX}{name_part(request.operation_id) if request.operation_id else '*'}"),
-        snapshot_id=d.head.id,
+        snapshot_id=head.id,
         retained=request.undo_retention,
         reason=f"undo is rollback_to this tag ({request.undo_retention})",
     )
     schemas = (
         PutNew(path=paths.schema(s.id), data=s.to_bytes(), reason="columns that the branch added")
-        for s in d.schemas.new
+        for s in publication.schemas.new
     )
     buckets = (
         ReplaceBucket(
@@ -228,13 +266,13 @@ def _actions(request: Publish, d: Publication) -> Sequence[Action]:
             add=tuple(sorted(e.file.file_name for e in c.add)),
             reason=f"{whose}: {len(c.delete)} files out, {len(c.add)} in",
         )
-        for c in d.changes
+        for c in publication.changes
     )
     return (
         undo,
         *schemas,
         *buckets,
-        PutSnapshot(path=paths.snapshot(d.head.id + 1), schema_id=d.schema.id, reason=whose),
+        PutSnapshot(path=paths.snapshot(head.id + 1), schema_id=schema.id, reason=whose),
     )
 
 
@@ -247,44 +285,28 @@ def _missed_by(target: Table, readers: Mapping[str, Any], is_lost: bool) -> list
     return [readers["note"]] if readers["see"] == NOTHING and is_lost else []
 
 
-def _index_of(d: Publication, schema: TableSchema, now: Sequence[IndexEntry]) -> Sequence[IndexEntry] | None:
-    """Return the target's index entries after the publish; None: they stay as they are."""
-    if d.file_merge is not None:
-        index = d.file_merge.index
-    else:
-        bucket_of = StoredPartitions(schema).bucket
-        keyed = () if d.key_merge_result is None else d.key_merge_result.files.keys()
-        taken = {c.bucket for c in d.changes}.difference(keyed)
-        index = merged_index(now, read_index_entries(d.source, d.source_snapshot), taken, bucket_of)
-        index = index if d.key_merge_result is None else with_merged_index(index, d.key_merge_result, bucket_of)
-    if index is None or d.row_ids is None or not d.row_ids.space.moves(None):
-        return index
-    own = {i.file_name for i in now}
-    return [i for i in index if i.global_index is None or i.file_name in own]  # others name the source's ids
-
-
 def _without_updated_columns(
-    d: Publication,
+    publication: Publication,
     columns: ColumnOrder,
-    schema: TableSchema,
     entries: Sequence[ManifestEntry],
     index: Sequence[IndexEntry] | None,
 ) -> Sequence[IndexEntry] | None:
     """Leave out what the target's indexes say of columns that are now in files that only came."""
-    entered = read_index_entries(d.target, d.head) if index is None else index
-    bucket_of = StoredPartitions(schema).bucket
+    entered = read_index_entries(publication.target, publication.head) if index is None else index
+    bucket_of = StoredPartitions(publication.schema).bucket
     updated = {bucket_of(e).partition for e in entries if e.kind == FileKind.ADD and columns.is_there(e.file)}
     left = without_global_indexes(entered, updated, bucket_of)
     return left if len(left) < len(entered) else index
 
 
-def _not_visible(d: Publication, schema: TableSchema) -> dict[str, Any]:
+def _not_visible(publication: Publication) -> dict[str, Any]:
     """Describe the added files that batch reads skip for now; the target then reads as the source does now.
 
     Rows of level 0 are committed and are published by reference. Tables with deletion vectors or first-row show them
     once they are compacted.
     """
-    hidden = [(c.bucket, e) for c in d.changes for e in invisible_files(c.add, schema)]
+    schema, target, source = publication.schema, publication.target, publication.source
+    hidden = [(c.bucket, e) for c in publication.changes for e in invisible_files(c.add, schema)]
     if not hidden:
         return {}
     name = StoredPartitions(schema).bucket_text
@@ -294,7 +316,7 @@ def _not_visible(d: Publication, schema: TableSchema) -> dict[str, Any]:
         "not_visible_rows": rows,
         "warnings": [
             f"{rows} rows in {len(hidden)} files of {', '.join(buckets[:MAX_LISTED])} wait for a compaction: batch "
-            f"reads of {d.target.label} show them only after one (CALL sys.compact), as on {d.source.label} now"
+            f"reads of {target.label} show them only after one (CALL sys.compact), as on {source.label} now"
         ],
     }
 
@@ -308,13 +330,13 @@ def draft_of(
     """Return the content of the snapshot. ``properties``: those common to all publishes of this operation.
     ``rewritten``: the files that were written again for ``renumbering``, by their position.
     """
-    d = planned.publication
-    out = {**properties, **d.properties, **figures_property(d.changes)}
-    next_row_id = max(d.head.next_row_id or 0, d.source_snapshot.next_row_id or 0)
+    publication = planned.publication
+    out = {**properties, **publication.properties, **figures_property(publication.changes)}
+    next_row_id = max(publication.head.next_row_id or 0, publication.source_snapshot.next_row_id or 0)
     entries, index = list(planned.entries), planned.index
-    if planned.renumbering is not None and d.row_ids is not None:
-        entries, space = list(planned.renumbering.entries), d.row_ids.space
-        names = {k.file_name: v.file_name for k, v in d.row_ids.renamed_files.items()}
+    if planned.renumbering is not None and publication.row_ids is not None:
+        entries, space = list(planned.renumbering.entries), publication.row_ids.space
+        names = {k.file_name: v.file_name for k, v in publication.row_ids.renamed_files.items()}
         for at, entry in rewritten.items():
             names[entries[at].file.file_name] = entry.file.file_name
             entries[at] = entry
@@ -330,34 +352,11 @@ def draft_of(
         entries=entries,
         changelog=changelog,
         index_entries=index,
-        schema=d.schema,
+        schema=publication.schema,
         properties=out,
-        watermark=d.watermark,
+        watermark=publication.watermark,
         next_row_id=next_row_id,
         operation=Operation.OVERWRITE,
         brings_back=True,
-        restores_own_files=d.is_rollback,
-    )
-
-
-def on_newer_head(d: Publication, newer: Snapshot, schema: TableSchema) -> Publication | None:
-    """Return what was planned on the head before as it is on a newer one; None: it has to be planned again."""
-    assert d.unchanged is not None
-    first_id = None if d.row_ids is None else d.row_ids.space.first_free
-    if first_id is not None and (newer.next_row_id or 0) > first_id:
-        return None
-    unchanged = unchanged_until(d.target, d.head, newer, d.unchanged, schema)
-    if unchanged is None:
-        return None
-    d = replace(d, head=newer, unchanged=unchanged)
-    if not isinstance(unchanged, UnchangedBuckets) or unchanged.merged is None or d.key_merge_result is None:
-        return d
-    merged = unchanged.merged.changes
-    if all(merged.get(c.bucket, c) == c for c in d.changes):
-        return d
-    files = {b: c.add for b, c in merged.items()}
-    return replace(
-        d,
-        changes=[merged.get(c.bucket, c) for c in d.changes],
-        key_merge_result=replace(d.key_merge_result, files=files),
+        restores_own_files=publication.is_rollback,
     )

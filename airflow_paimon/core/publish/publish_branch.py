@@ -19,11 +19,9 @@ from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.audit_properties import changes_property
-from airflow_paimon.core.publish.bucket_merge_plan import (
-    MAX_LISTED,
-)
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, bucket_names
 from airflow_paimon.core.publish.checks import buckets_to_fold, check_approved, plan_checked
-from airflow_paimon.core.publish.diff_record import KeptDiff, kept_diff
+from airflow_paimon.core.publish.diff_record import diff_properties
 from airflow_paimon.core.publish.fold import fold_branch, is_folded
 from airflow_paimon.core.publish.hold import Hold, conflict_if_gone, unfinished_publishes
 from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanner, PublishPlanner
@@ -38,7 +36,6 @@ from airflow_paimon.core.requests.requests import FastForward, MergeBranch, Publ
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.partition_scope import choose_partitions
-from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
@@ -65,10 +62,11 @@ def publish_branch(
         target = main.branch(branch_of_attempt(main, request.operation_id) or MAIN)
     if target.branch_name != MAIN:
         context = replace(context, table=target)
-    diff, files = KeptDiff(), WrittenFiles(rows)
+    warnings: list[str] = []
+    files = WrittenFiles(rows)
 
     def make_plan_on_head() -> PlanOnHead:
-        nonlocal diff
+        nonlocal warnings
         reads: list[Callable[[], Any]] = [
             partial(_check_branch, main, branch, target, request.operation),
             partial(branch_head, branch, request.expected_branch_snapshot),
@@ -76,7 +74,7 @@ def publish_branch(
         ]
         _, branch_snapshot, planner = run_parallel(target.store, reads)
         taken.enter_context(conflict_if_gone(branch, branch_snapshot))
-        diff = kept_diff(request, branch, branch_snapshot)
+        diff, warnings = diff_properties(request, branch, branch_snapshot)
         looks: list[Callable[[], Any]] = [
             partial(refuse_protected, target, branch.branch_name, "publish", force=request.force),
             partial(read_required_checks, request, target, branch, branch_snapshot),
@@ -89,7 +87,7 @@ def publish_branch(
             branch_snapshot=branch_snapshot,
             unfinished=unfinished,
             required_checks=required_checks,
-            properties={**publish_properties(record), **diff.properties},
+            properties={**publish_properties(record), **diff},
             files=files,
         ).plan_on_head
 
@@ -99,8 +97,8 @@ def publish_branch(
         return result
     expire_undo_tags(context)
     details = dict(result.details)
-    if diff.warnings and not details.get("replayed"):
-        details["warnings"] = [*details.get("warnings", ()), *diff.warnings]
+    if warnings and not details.get("replayed"):
+        details["warnings"] = [*details.get("warnings", ()), *warnings]
     if target.branch_name != MAIN:
         details |= report_write(target, result.snapshot_after)
     return replace(result, details=details)
@@ -164,10 +162,10 @@ class _BranchPublisher:
         publication = self.required_checks.checked(publication, against, is_main=planner.discards_main)
         high = buckets_to_fold(planner, compared, publication.changes)
         if request.dry_run:
-            folds = sorted(map(StoredPartitions(compared.schema).bucket_text, high))[:MAX_LISTED]
+            folds = bucket_names(compared.schema, high)[:MAX_LISTED]
             return replace(publication, summary={**publication.summary, **({"folds": folds} if folds else {})})
         if high:
-            self.branch_snapshot = fold_branch(planner.branch, self.branch_snapshot, high, rows.fold)
+            self.branch_snapshot = fold_branch(planner.branch, self.branch_snapshot, high, rows)
             return self.plan_on_head(head, put_schema_ids)
         properties = {**self.properties, **publication.properties}
         if publication.changes_anything:

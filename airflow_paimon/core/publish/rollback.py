@@ -17,25 +17,27 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.publish.approval import is_read_with_main
+from airflow_paimon.core.publish.bucket_checks import (
+    check_bucket_counts,
+    other_bucket_counts,
+    warn_of_bucket_counts,
+)
 from airflow_paimon.core.publish.bucket_files import read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
     changes_of_branch,
-    check_bucket_counts,
     neutral_kinds,
-    other_bucket_counts,
     overlapping_buckets,
     sharing_keys,
     state_buckets,
-    warn_of_bucket_counts,
 )
 from airflow_paimon.core.publish.checks import check_open_writers
 from airflow_paimon.core.publish.file_merge_plan import Cause, FileMerge, merges_by_file
 from airflow_paimon.core.publish.file_sides import undo_files
 from airflow_paimon.core.publish.hold import conflict_if_gone
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, reason_against
-from airflow_paimon.core.publish.newer_head import Unchanged, UnchangedBuckets, UnchangedFiles
+from airflow_paimon.core.publish.newer_head import Unchanged
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROWS, RowFunctions
@@ -239,9 +241,9 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
     unchanged: Unchanged | None = None
     if request.keep_later:
         changes, theirs, merge, key_merge = _undo_changes(target, schema, request.tag, restored, head)
-        unchanged = UnchangedBuckets(buckets=frozenset(theirs.buckets))
+        unchanged = Unchanged(buckets=frozenset(theirs.buckets))
         if merge is not None:
-            unchanged = UnchangedFiles(files=merge.relies_on, partitions=frozenset())
+            unchanged = Unchanged(files=merge.relies_on)
     else:
         theirs = difference(target, head, restored, schema)
         changes = state_buckets(theirs)

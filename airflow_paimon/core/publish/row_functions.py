@@ -16,44 +16,25 @@ from airflow_paimon.core.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplacedBuckets:
-    """What a publish replaces. ``schema``: the one of its snapshot."""
-
-    target: Table
-    schema: TableSchema
-    before: BucketFiles
-    after: BucketFiles
-
-
-FoldBuckets = Callable[[Table, Mapping[BucketKey, int]], None]
-"""Rewrites buckets of a branch so that no sequence number is above the given one."""
-
-RewriteFiles = Callable[[Table, Sequence[ManifestEntry], IdSpace], Sequence[ManifestEntry]]
-"""Writes files of a branch again, in order, with the row ids and versions of main and the branch's schema ids."""
-
-FindSharedId = Callable[
-    [Table, Sequence[ManifestEntry], Table, Sequence[ManifestEntry], Sequence[IndexEntry], IdSpace], int | None
-]
-"""Reads the row ids of files of a branch, as they will be on main, and of files of main with its index entries, and
-returns one that both have.
-"""
-
-WriteChangelog = Callable[[ReplacedBuckets], Sequence[ManifestEntry]]
-"""Writes the net changes as changelog files."""
-
-MergeByKey = Callable[[KeyMergeRequest], KeyMergeResult]
-"""Merges buckets by key and writes their new files."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RowFunctions:
     """What ``execution.py`` binds to the functions of the data layer."""
 
-    fold: FoldBuckets
-    rewrite: RewriteFiles
-    find_shared_id: FindSharedId
-    write_changelog: WriteChangelog
-    merge_by_key: MergeByKey
+    fold: Callable[[Table, Mapping[BucketKey, int]], None]
+    """Rewrites buckets of a branch so that no sequence number is above the given one."""
+    rewrite: Callable[[Table, Sequence[ManifestEntry], IdSpace], Sequence[ManifestEntry]]
+    """Writes files of a branch again, in order, with the row ids and versions of main and the branch's schema ids."""
+    find_shared_id: Callable[
+        [Table, Sequence[ManifestEntry], Table, Sequence[ManifestEntry], Sequence[IndexEntry], IdSpace], int | None
+    ]
+    """Reads the row ids of files of a branch, as they will be on main, and of files of main with its index entries, and
+    returns one that both have.
+    """
+    write_changelog: Callable[[Table, TableSchema, BucketFiles, BucketFiles], Sequence[ManifestEntry]]
+    """Writes the net changes of some buckets of a branch as changelog files: from what they were before to what they
+    become, by the schema of the new snapshot.
+    """
+    merge_by_key: Callable[[KeyMergeRequest], KeyMergeResult]
+    """Merges buckets by key and writes their new files."""
 
 
 def _no_rows(*_: Any) -> Any:

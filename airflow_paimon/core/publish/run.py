@@ -39,7 +39,7 @@ from airflow_paimon.core.publish.audit_properties import figures_property, keep_
 from airflow_paimon.core.publish.branch_tags import set_branch_tags
 from airflow_paimon.core.publish.bucket_merge_plan import mapped_entries, summarize
 from airflow_paimon.core.publish.hold import drop_hold, drop_holds_of, put_hold
-from airflow_paimon.core.publish.publication import PlannedPublication, Publication, on_newer_head, plan_publication
+from airflow_paimon.core.publish.publication import PlannedPublication, Publication, plan_publication
 from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, restore_schema, revert_schemas
 from airflow_paimon.core.publish.replace_main import follow_replacement
 from airflow_paimon.core.publish.streaming_readers import CHANGES
@@ -348,7 +348,7 @@ def _carried_over(run: _PublishRun, newer: Snapshot) -> Draft | None:
     """Return the last draft as it is on a newer head, which is held then; None: it has to be planned again."""
     assert run.planned is not None and run.draft is not None
     before = run.planned.publication
-    publication = on_newer_head(before, newer, run.draft.schema)
+    publication = before.on_newer_head(newer, run.draft.schema)
     if publication is None:
         return None
     run.put_staged_tag(Tag(name=run.undo_tag, snapshot=newer))

@@ -18,12 +18,15 @@ from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
+from airflow_paimon.core.publish.bucket_checks import other_keys
 from airflow_paimon.core.publish.bucket_files import BucketFiles, read_bucket_files
-from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
+from airflow_paimon.core.publish.bucket_merge_plan import (
+    BucketChange,
+)
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, overlapping_keys
-from airflow_paimon.core.publish.newer_head import MergedBuckets, UnchangedBuckets
+from airflow_paimon.core.publish.newer_head import MergedBuckets
 from airflow_paimon.core.publish.publication import PlannedPublication, Publication, draft_of
-from airflow_paimon.core.publish.row_functions import ReplacedBuckets, RowFunctions
+from airflow_paimon.core.publish.row_functions import RowFunctions
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace
 from airflow_paimon.core.table.data_file_paths import data_file_path
@@ -68,16 +71,16 @@ class WrittenFiles:
 
     def _rewritten(self, planned: PlannedPublication) -> dict[int, ManifestEntry]:
         """Return the entries to commit in place of those that can't be taken by reference, by their position."""
-        d, found = planned.publication, planned.renumbering
-        if found is None or d.row_ids is None or not found.rewrite:
+        publication, found = planned.publication, planned.renumbering
+        if found is None or publication.row_ids is None or not found.rewrite:
             return {}
-        space = d.row_ids.space
-        own = {e.identifier: e for c in d.changes for e in c.add}
+        space = publication.row_ids.space
+        own = {e.identifier: e for c in publication.changes for e in c.add}
         wanted = [found.entries[at].identifier for at in found.rewrite]
         missing = [own[i] for i in wanted if (i, space) not in self.rewritten]
         if missing:
-            log.info("%s: writing %d files again with other row ids", d.target.name, len(missing))
-            for old, new in zip(missing, self.rows.rewrite(d.source, missing, space), strict=True):
+            log.info("%s: writing %d files again with other row ids", publication.target.name, len(missing))
+            for old, new in zip(missing, self.rows.rewrite(publication.source, missing, space), strict=True):
                 self.rewritten[old.identifier, space] = new
         out = {}
         for at in found.rewrite:
@@ -94,12 +97,13 @@ class WrittenFiles:
         """
         if planned.summary["streaming_readers"]["see"] != CHANGES:
             return None
-        replaced = _replaced(planned)
-        key = replaced.schema.id, replaced.before.content, replaced.after.content
+        publication, (before, after) = planned.publication, _replaced(planned)
+        target, schema = publication.target, publication.schema
+        key = schema.id, before.content, after.content
         if key not in self.changelogs:
-            label, count = replaced.target.label, len(planned.publication.changes)
-            log.info("%s: comparing the rows of %d buckets, for streaming readers", label, count)
-            self.changelogs[key] = self.rows.write_changelog(replaced)
+            count = len(publication.changes)
+            log.info("%s: comparing the rows of %d buckets, for streaming readers", target.label, count)
+            self.changelogs[key] = self.rows.write_changelog(target, schema, before, after)
         return self.changelogs[key]
 
     def merge_by_key(self, publication: Publication, *, writers_stopped: bool) -> Publication:
@@ -134,7 +138,7 @@ class WrittenFiles:
             "changed_keys": merged.changed, "overlapping_keys": merged.overlapping, "on_overlap": request.on_overlap
         }  # fmt: skip
         unchanged = publication.unchanged
-        if isinstance(unchanged, UnchangedBuckets):
+        if unchanged is not None:
             buckets = MergedBuckets(
                 buckets=frozenset(request.buckets),
                 changes=changes,
@@ -227,10 +231,11 @@ def check_files_exist(
     checked |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
 
 
-def _replaced(planned: PlannedPublication) -> ReplacedBuckets:
-    d = planned.publication
-    schema = d.schema
-    before = read_bucket_files(d.target, d.head, {c.bucket for c in d.changes}, schema)
+def _replaced(planned: PlannedPublication) -> tuple[BucketFiles, BucketFiles]:
+    """Return the buckets that a publication changes, before and after it."""
+    publication = planned.publication
+    schema = publication.schema
+    before = read_bucket_files(publication.target, publication.head, {c.bucket for c in publication.changes}, schema)
     live = {e.identifier: e for group in before.entries.values() for e in group}
     for entry in planned.entries:
         if entry.kind == FileKind.ADD:
@@ -239,11 +244,9 @@ def _replaced(planned: PlannedPublication) -> ReplacedBuckets:
             live.pop(entry.identifier, None)
     index = before.index if planned.index is None else planned.index
     after = BucketFiles(entries=StoredPartitions(schema).by_bucket(live.values()), index=index)
-    new = {s.id: s for s in d.schemas.new}
+    new = {s.id: s for s in publication.schemas.new}
 
     def schema_of(number: int) -> TableSchema:
-        return new[number] if number in new else d.target.schema(number)
+        return new[number] if number in new else publication.target.schema(number)
 
-    return ReplacedBuckets(
-        target=d.target, schema=schema, before=before.with_schemas(schema_of), after=after.with_schemas(schema_of)
-    )
+    return before.with_schemas(schema_of), after.with_schemas(schema_of)

@@ -78,7 +78,7 @@ def bucket_rules(options: TableOptions, *, tasks: int, tasks_share_buckets: bool
 @dataclass(frozen=True, slots=True)
 class ByBucket:
     """The sorted hashes of the buckets of a partition, in which an ``Assigner`` looks them up: sorting them together
-    would take longer. Of a hash that is in two buckets one is found; see ``check_known``.
+    would take longer. Of a hash that is in two buckets one is found; see ``check_hashes``.
     """
 
     parts: tuple[tuple[int, Hashes], ...] = ()
@@ -93,7 +93,7 @@ class ByBucket:
         return sum(hashes.nbytes for _, hashes in self.parts)
 
 
-def check_known(known: ByBucket) -> None:
+def check_hashes(known: ByBucket) -> None:
     """Check the index of a partition. This takes five times as long as reading it.
 
     Raises:

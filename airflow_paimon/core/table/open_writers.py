@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -86,7 +86,7 @@ def describe_writers(
     sentence for people, empty if no job is running. ``now_ms``: epoch milliseconds.
     """
     writers = [] if head is None else _writers(view, schema, buckets, head, now_ms, look_back=LOOKED_BACK)
-    found, names = _opened(writers), _namer(schema)
+    found, names = _opened(writers), StoredPartitions(schema).bucket_text
     users = [w.user for w in writers if w.open]
     if not schema.primary_keys and TableOptions(schema.options).bucket == -1:
         users = [w.user for w in writers]  # its job looks at the files of all partitions, and remembers them
@@ -138,11 +138,6 @@ def _opened(writers: Sequence[WriterAtBuckets]) -> list[OpenBucket]:
 def _commit_json(snapshot: Snapshot | None) -> dict[str, Any]:
     time = None if snapshot is None else utc_text(snapshot.time_millis)
     return {"snapshot": snapshot.id if snapshot else None, "time": time}
-
-
-def _namer(schema: TableSchema) -> Callable[[BucketKey], str]:
-    text = StoredPartitions(schema).text
-    return lambda b: f"{text(b.partition)}/bucket-{b.bucket}".lstrip("/")
 
 
 def _writers(
@@ -222,7 +217,7 @@ def refuse_open(
         else f"It is not stopped: it has committed since this operation began with snapshot {stopped_at.id}. Stop it, "
         f"and run this again, as a new operation"
     )
-    name = _namer(schema)
+    name = StoredPartitions(schema).bucket_text
     names = {b.bucket: name(b.bucket) for b in found}
     users = first_few(sorted({b.user for b in found}), _LISTED)
     listed = first_few(sorted(names.values()), _LISTED)

@@ -32,7 +32,7 @@ from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.read import FileBatch
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners
-from airflow_paimon.data.merge.overlay import OverlayChange, overlaid
+from airflow_paimon.data.merge.overlay import overlaid
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import align_runs, merge_runs, runs_at_once
 from airflow_paimon.data.merge.sections import Run
@@ -115,8 +115,8 @@ def _overlay(
         wins[hits] = _not_older(slices, winners[hits], base, at[hits], rules)
     put = wins & ~retract
     columns_of = [s.select(columns) for s in slices]
-    change = OverlayChange(_picked(columns_of, winners[put]), at[put], hit[put], at[wins & retract & hit])
-    return overlaid(base.select(columns), change)
+    picked, gone = _picked(columns_of, winners[put]), at[wins & retract & hit]
+    return overlaid(base.select(columns), picked, at[put], replaces=hit[put], gone=gone)
 
 
 def _retracts(slices: Sequence[pa.RecordBatch], rows: Indices) -> Mask:

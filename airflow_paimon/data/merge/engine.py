@@ -17,7 +17,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.overlay import OverlayChange, overlaid
+from airflow_paimon.data.merge.overlay import overlaid
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge.versions import (
     DELETE,
@@ -28,7 +28,6 @@ from airflow_paimon.data.merge.versions import (
     Indices,
     Mask,
     Merged,
-    SortOrder,
     Versions,
     drop_retracts,
     find_versions,
@@ -89,10 +88,6 @@ class MergeRules:
     keep_deletes: bool = False
     engine: MergeEngine = Deduplicate()
 
-    @property
-    def order_by(self) -> SortOrder:
-        return SortOrder(self.sequence, self.descending)
-
     def columns(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return the columns to read of the table, to get the wanted ones merged."""
         return tuple(dict.fromkeys((*self.keys, *self.sequence, *self.engine.needed(wanted), *wanted)))
@@ -148,8 +143,8 @@ def _merge_into(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], base: in
         put = live & ((winners < first) | (winners >= first + len(touched)))
         winners = np.where(winners < first, winners, winners - len(touched))
         pieces = [s for n, s in enumerate(slices) if n != base]
-    change = OverlayChange(_picked(pieces, winners[put]), at[put], hit[put], at[hit & ~live])
-    return overlaid(_without_level(rows), change)
+    picked, gone = _picked(pieces, winners[put]), at[hit & ~live]
+    return overlaid(_without_level(rows), picked, at[put], replaces=hit[put], gone=gone)
 
 
 def _deciding(rows: pa.RecordBatch, rules: MergeRules) -> pa.RecordBatch:
@@ -169,7 +164,7 @@ def _winners(
     slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: MergeRules
 ) -> tuple[Sequence[pa.RecordBatch], Indices]:
     """Return pieces, and the position in them (concatenated) of the row of each key, in key order."""
-    versions = find_versions(slices, np.concatenate(keys), rules.order_by)
+    versions = find_versions(slices, np.concatenate(keys), rules.sequence, descending=rules.descending)
     winners = versions.firsts
     if not len(versions.contested):
         return slices, winners
@@ -202,7 +197,7 @@ def _without_level(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules) -> Indices:
     """Return, in key order, the position (in the slices concatenated) of the last version of every key."""
-    versions = find_versions(slices, keys, rules.order_by)
+    versions = find_versions(slices, keys, rules.sequence, descending=rules.descending)
     winners = versions.firsts
     if len(versions.contested):
         winners[versions.contested] = versions.rows[versions.ends - 1]

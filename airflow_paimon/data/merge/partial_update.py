@@ -73,26 +73,6 @@ class GroupState:
     modes: Modes
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """``starts_at``: per version whether the row began with its values; ``deleted``: per key, by its last version."""
-
-    states: tuple[GroupState, ...]
-    starts_at: Mask
-    deleted: Mask
-
-
-def fold_groups(versions: Versions, groups: Sequence[SequenceGroup], ignore_delete: bool) -> Folded:
-    """Follow the state of all keys from version to version."""
-    ranks = [_ranks(versions, g.fields) for g in groups]
-    fold = _Fold(versions, ranks, [g.removes for g in groups])
-    counts = versions.ends - versions.starts
-    for number in range(int(counts.max())):
-        keys = np.flatnonzero(counts > number)
-        fold.step(keys, versions.starts[keys] + number, is_first=number == 0, ignore_delete=ignore_delete)
-    return fold.result()
-
-
 def _ranks(versions: Versions, fields: Sequence[str]) -> Indices:
     """Return numbers that order the versions by these fields, null lowest; -1: all of them are null."""
     first, *others = own = [_rank(versions.column(name)) for name in fields]
@@ -112,24 +92,36 @@ def _rank(column: pa.Array) -> Indices:
     return np.where(column.is_valid().to_numpy(zero_copy_only=False), values - low + 1, 0)
 
 
-class _Fold:
-    def __init__(self, versions: Versions, ranks: Sequence[Indices], removes: Sequence[bool]) -> None:
+class Fold:
+    """The state of all keys, followed from version to version. ``starts_at``: per version whether the row began with
+    its values; ``deleted``: per key, by its last version.
+    """
+
+    def __init__(self, versions: Versions, groups: Sequence[SequenceGroup]) -> None:
         keys, rows = len(versions.starts), len(versions.rows)
         self._kinds = versions.kinds()
-        self._ranks = ranks
-        self._removes = removes
-        self._highest = [np.full(keys, -1, np.int64) for _ in ranks]
-        self._sequence = [np.full(keys, -1, np.int64) for _ in ranks]
-        self._values = [np.full(keys, -1, np.int64) for _ in ranks]
-        self._modes = [np.zeros(rows, np.int8) for _ in ranks]
-        self._starts_at = np.zeros(rows, bool)
-        self._deleted = np.zeros(keys, bool)
+        self._ranks = [_ranks(versions, g.fields) for g in groups]
+        self._removes = [g.removes for g in groups]
+        self._highest = [np.full(keys, -1, np.int64) for _ in groups]
+        self.states = [
+            GroupState(np.full(keys, -1, np.int64), np.full(keys, -1, np.int64), np.zeros(rows, np.int8))
+            for _ in groups
+        ]
+        self.starts_at = np.zeros(rows, bool)
+        self.deleted = np.zeros(keys, bool)
 
-    def step(self, keys: Indices, rows: Indices, *, is_first: bool, ignore_delete: bool) -> None:
+    def run(self, versions: Versions, *, ignore_delete: bool) -> None:
+        """Follow all versions."""
+        counts = versions.ends - versions.starts
+        for number in range(int(counts.max())):
+            keys = np.flatnonzero(counts > number)
+            self._step(keys, versions.starts[keys] + number, is_first=number == 0, ignore_delete=ignore_delete)
+
+    def _step(self, keys: Indices, rows: Indices, *, is_first: bool, ignore_delete: bool) -> None:
         """Apply one version of each of these keys."""
         kinds = self._kinds[rows]
         retract = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
-        self._deleted[keys] = False
+        self.deleted[keys] = False
         if is_first:
             self._start(keys[retract], rows[retract])
         if ignore_delete:
@@ -143,27 +135,24 @@ class _Fold:
         for at, (count, lead) in enumerate(zip(counts, leads, strict=True)):
             self._apply(at, keys, rows, retract, count & ~removed, lead & ~removed)
         self._start(keys[removed], rows[removed])
-        self._deleted[keys[removed]] = True
+        self.deleted[keys[removed]] = True
 
     def _apply(self, at: int, keys: Indices, rows: Indices, retract: Mask, counts: Mask, leads: Mask) -> None:
         set_keys, set_rows = keys[leads], rows[leads]
+        state = self.states[at]
         self._highest[at][set_keys] = self._ranks[at][set_rows]
-        self._sequence[at][set_keys] = set_rows
-        self._values[at][set_keys] = np.where(retract[leads], -1, set_rows)
+        state.sequence[set_keys] = set_rows
+        state.values[set_keys] = np.where(retract[leads], -1, set_rows)
         mode = np.where(retract, Mode.RETRACT, np.where(leads, Mode.NEXT, Mode.LATE))
-        self._modes[at][rows] = np.where(counts, mode, Mode.NOTHING)
+        state.modes[rows] = np.where(counts, mode, Mode.NOTHING)
 
     def _start(self, keys: Indices, rows: Indices) -> None:
         """Begin the rows again, with the values of these versions."""
-        self._starts_at[rows] = True
-        for at, ranks in enumerate(self._ranks):
-            self._highest[at][keys] = ranks[rows]
-            self._sequence[at][keys] = rows
-            self._values[at][keys] = rows
-
-    def result(self) -> Folded:
-        states = zip(self._sequence, self._values, self._modes, strict=True)
-        return Folded(tuple(GroupState(*state) for state in states), self._starts_at, self._deleted)
+        self.starts_at[rows] = True
+        for ranks, highest, state in zip(self._ranks, self._highest, self.states, strict=True):
+            highest[keys] = ranks[rows]
+            state.sequence[keys] = rows
+            state.values[keys] = rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +179,9 @@ class Steps:
         )
 
 
-def steps_of(versions: Versions, folded: Folded, state: GroupState) -> Steps:
+def steps_of(versions: Versions, fold: Fold, state: GroupState) -> Steps:
     """List the steps of a group's aggregated columns."""
-    begun = np.flatnonzero(folded.starts_at)
+    begun = np.flatnonzero(fold.starts_at)
     rows = np.concatenate([begun, np.arange(len(versions.rows))])
     order = np.argsort(rows, kind="stable")
     initial = order < len(begun)
@@ -235,21 +224,22 @@ class PartialUpdate(MergeEngine):
         kinds = versions.kinds()
         retract: Mask = (kinds == UPDATE_BEFORE) | (kinds == DELETE)
         groups = [g for g in self.groups if set(g.fields) <= set(versions.names)]
+        fold = Fold(versions, groups)
         if self.groups:
-            folded = fold_groups(versions, groups, self.ignore_delete)
+            fold.run(versions, ignore_delete=self.ignore_delete)
         else:
-            folded = self._without_groups(versions, retract)
+            self._fold_without_groups(fold, versions, retract)
         inserts = ~retract
-        began = last_flagged(folded.starts_at, versions.starts)  # -1: the row began with nulls
+        began = last_flagged(fold.starts_at, versions.starts)  # -1: the row began with nulls
         plain = _Plain(versions, inserts & (np.arange(len(inserts)) > began[versions.owners]), began)
         if self.forgets:
             began[:] = -1
-        dead = folded.deleted | ~np.logical_or.reduceat(plain.usable if self.forgets else inserts, versions.starts)
+        dead = fold.deleted | ~np.logical_or.reduceat(plain.usable if self.forgets else inserts, versions.starts)
         last = self._last(versions, inserts)
         known = {VALUE_KIND: pa.array(np.where(dead, DELETE, INSERT), pa.int8())}
         known |= {name: versions.values(name, last) for name in (*self.keys, *_SYSTEM) if name in versions.names}
-        for group, state in zip(groups, folded.states, strict=True):
-            known |= self._grouped(versions, group, folded, state)
+        for group, state in zip(groups, fold.states, strict=True):
+            known |= self._grouped(versions, group, fold, state)
         columns = [known[n] if n in known else plain.column(n) for n in versions.names]
         return pa.RecordBatch.from_arrays(columns, schema=versions.pieces[0].schema)
 
@@ -260,10 +250,9 @@ class PartialUpdate(MergeEngine):
         found: Indices = np.maximum(last_flagged(inserts, versions.starts), versions.starts)
         return found
 
-    def _without_groups(self, versions: Versions, retract: Mask) -> Folded:
-        starts_at, deleted = np.zeros(len(retract), bool), np.zeros(len(versions.starts), bool)
+    def _fold_without_groups(self, fold: Fold, versions: Versions, retract: Mask) -> None:
         if retract.any():
-            starts_at[versions.starts] = retract[versions.starts]
+            fold.starts_at[versions.starts] = retract[versions.starts]
             if not self.ignore_delete:
                 if not self.remove_on_delete:
                     raise UnsupportedFeatureError(
@@ -271,15 +260,12 @@ class PartialUpdate(MergeEngine):
                         "ignore-delete, which define their meaning"
                     )
                 is_delete = versions.kinds() == DELETE
-                starts_at |= is_delete
-                deleted = is_delete[versions.ends - 1]
-        return Folded((), starts_at, deleted)
+                fold.starts_at |= is_delete
+                fold.deleted |= is_delete[versions.ends - 1]
 
-    def _grouped(
-        self, versions: Versions, group: SequenceGroup, folded: Folded, state: GroupState
-    ) -> dict[str, pa.Array]:
+    def _grouped(self, versions: Versions, group: SequenceGroup, fold: Fold, state: GroupState) -> dict[str, pa.Array]:
         out = {name: versions.values(name, state.sequence) for name in group.fields}
-        steps = steps_of(versions, folded, state) if not self.aggregates.keys().isdisjoint(group.columns) else None
+        steps = steps_of(versions, fold, state) if not self.aggregates.keys().isdisjoint(group.columns) else None
         for name in (n for n in group.columns if n in versions.names):
             function = self.aggregates.get(name)
             if function is not None and steps is not None:

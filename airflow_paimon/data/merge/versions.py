@@ -34,14 +34,6 @@ DELETE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class SortOrder:
-    """The order of a key's versions: by these columns, null lowest, then by ``_SEQUENCE_NUMBER``."""
-
-    fields: tuple[str, ...] = ()
-    descending: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Versions:
     """All rows of some pieces, by key. ``firsts``: one row of each key, in key order.
 
@@ -99,8 +91,11 @@ Merged = Indices | pa.RecordBatch
 without a row has the kind -D."""
 
 
-def find_versions(pieces: Sequence[pa.RecordBatch], keys: Keys, order_by: SortOrder) -> Versions:
-    """Group the rows by key, and order the versions of each.
+def find_versions(
+    pieces: Sequence[pa.RecordBatch], keys: Keys, sequence: Sequence[str] = (), *, descending: bool = False
+) -> Versions:
+    """Group the rows by key, and order the versions of each by the columns ``sequence``, null lowest, then by
+    ``_SEQUENCE_NUMBER``.
 
     If all else is equal, a retract comes before an insert, then the earlier position.
     """
@@ -114,7 +109,7 @@ def find_versions(pieces: Sequence[pa.RecordBatch], keys: Keys, order_by: SortOr
     is_contested = ~(is_start & np.append(differs, True))
     at = np.flatnonzero(is_contested)
     rows, owner = order[at], np.cumsum(is_start)[at] - 1
-    precedence = _precedence(pieces, rows, order_by)
+    precedence = _precedence(pieces, rows, sequence, descending)
     if not _is_ordered(precedence, owner):
         ranked = np.lexsort([*precedence[::-1], owner])
         rows = rows[ranked]  # the owners are sorted
@@ -135,11 +130,13 @@ def _is_ordered(precedence: Sequence[Any], owner: Indices) -> bool:
     return True
 
 
-def _precedence(pieces: Sequence[pa.RecordBatch], rows: Indices, order_by: SortOrder) -> list[Any]:
+def _precedence(
+    pieces: Sequence[pa.RecordBatch], rows: Indices, sequence: Sequence[str], descending: bool
+) -> list[Any]:
     """Return arrays, most significant first, by which the versions of a key are ordered."""
     out: list[Any] = []
-    for name in order_by.fields:
-        out += order_values(gather([p.column(name) for p in pieces], rows), order_by.descending)
+    for name in sequence:
+        out += order_values(gather([p.column(name) for p in pieces], rows), descending)
     names = pieces[0].schema.names
     if CHAIN_POSITION in names:
         out.append(gather([p.column(CHAIN_POSITION) for p in pieces], rows).to_numpy(zero_copy_only=False))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.manifest_merge_plan import MergeGroup, plan_manifest_merge
+from airflow_paimon.core.commit.manifest_merge_plan import plan_manifest_merge
 
 TARGET = 10**9
 
@@ -17,18 +17,18 @@ def manifest(entries: int, size: int = 1) -> Any:
     return SimpleNamespace(file_size=size, num_added_files=entries, num_deleted_files=0)
 
 
-def planned(*entries: int, min_count: int = 3) -> MergeGroup | None:
+def planned(*entries: int, min_count: int = 3) -> slice | None:
     return plan_manifest_merge([manifest(n) for n in entries], min_count=min_count, target_bytes=TARGET)
 
 
 def test_a_large_manifest_waits_until_as_much_has_come() -> None:
     assert planned(1, 1) is None
-    assert planned(1, 1, 1) == MergeGroup(0, 3)
+    assert planned(1, 1, 1) == slice(0, 3)
     assert planned(4, 1, 1) is None
-    assert planned(4, 1, 1, 1) == MergeGroup(1, 4)
-    assert planned(4, 3, 1) == MergeGroup(0, 3)
-    assert planned(9, 4, 1, 1, 1) == MergeGroup(2, 5)
-    assert planned(1, 9, 1, 1) == MergeGroup(0, 4), "what is large behind the beginning is in the way"
+    assert planned(4, 1, 1, 1) == slice(1, 4)
+    assert planned(4, 3, 1) == slice(0, 3)
+    assert planned(9, 4, 1, 1, 1) == slice(2, 5)
+    assert planned(1, 9, 1, 1) == slice(0, 4), "what is large behind the beginning is in the way"
 
 
 @pytest.mark.parametrize("min_count", [2, 30])

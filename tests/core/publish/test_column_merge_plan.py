@@ -11,7 +11,7 @@ from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestE
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
-from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ranges, ordered
+from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_column_conflicts, check_ranges, ordered
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Shift, renumber
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 
@@ -53,7 +53,7 @@ def conflicts(
 ) -> list[str]:
     change = BucketChange(bucket=BUCKET, delete=tuple(gone), add=tuple(theirs))
     try:
-        check_columns("d.t", [change], side([*theirs, *published], gone), side(ours, ours_gone), space=SPACE,
+        check_column_conflicts("d.t", [change], side([*theirs, *published], gone), side(ours, ours_gone), space=SPACE,
                       schemas=(SCHEMAS, SCHEMAS), name_bucket=lambda b: f"bucket-{b.bucket}")  # fmt: skip
     except ConflictError as error:
         found: list[str] = error.details["conflicts"]

@@ -22,7 +22,7 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     BucketRules,
     ByBucket,
     bucket_rules,
-    check_known,
+    check_hashes,
     find_buckets,
 )
 from airflow_paimon.core.table.options import TableOptions
@@ -107,7 +107,7 @@ def test_hashes_of_several_buckets_are_found_on_both_sides_of_zero() -> None:
 
 def test_a_hash_in_two_buckets_is_corrupt() -> None:
     with pytest.raises(FormatError, match=r"1 key hashes .* the first of them in 1 and 4"):
-        check_known(ByBucket.of([(1, hashes(-7, 9)), (4, hashes(8, -7))]))
+        check_hashes(ByBucket.of([(1, hashes(-7, 9)), (4, hashes(8, -7))]))
 
 
 @pytest.mark.parametrize("case", range(8))
@@ -116,14 +116,14 @@ def test_hashes_are_found_whatever_their_order_in_an_index(case: int) -> None:
     parts = np.array_split(distinct(random.integers(-(2**31), 2**31, 200).astype(np.int32)), int(random.integers(1, 9)))
     index = [(at, random.permutation(part) if at % 2 else part) for at, part in enumerate([*parts, hashes()])]
     known, model = ByBucket.of(index), {number: at for at, part in index for number in part.tolist()}
-    check_known(known)
+    check_hashes(known)
     asked = np.sort(np.concatenate([*parts, random.integers(-(2**31), 2**31, 50).astype(np.int32)]))
     assert find_buckets(known, asked).tolist() == [model.get(number, -1) for number in asked.tolist()]
     index.append((77, hashes(random.choice(np.concatenate(parts)))))
     with pytest.raises(FormatError, match="1 key hashes are in the index of two buckets"):
-        check_known(ByBucket.of(index))
+        check_hashes(ByBucket.of(index))
     with pytest.raises(FormatError, match="the first of them in 3 and 20"):
-        check_known(ByBucket.of([*((at, hashes(at)) for at in range(17)), (20, hashes(3))]))
+        check_hashes(ByBucket.of([*((at, hashes(at)) for at in range(17)), (20, hashes(3))]))
 
 
 @pytest.mark.parametrize("number", [-(2**31), 2**31 - 1, 0, -1, 2**25, 2**25 - 1, 2**26])
@@ -131,7 +131,7 @@ def test_a_hash_in_two_buckets_is_found_at_the_ends_of_what_is_compared_at_once(
     others = np.arange(-50, 50, dtype=np.int32) * 40_000_000 + 3
     index = [(4, hashes(number)), (9, distinct(np.append(others, np.int32(number))))]
     with pytest.raises(FormatError, match="the first of them in 4 and 9"):
-        check_known(ByBucket.of(index))
+        check_hashes(ByBucket.of(index))
 
 
 @pytest.mark.parametrize("case", range(8))

@@ -16,7 +16,7 @@ from airflow_paimon.data.merge import engine
 from airflow_paimon.data.merge.engine import MergeRules, merge_all, merge_slices
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.sort_keys import sort_keys
-from airflow_paimon.data.merge.versions import LEVEL, SortOrder, find_versions
+from airflow_paimon.data.merge.versions import LEVEL, find_versions
 from tests.data.merge.versions import schema_of
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
@@ -113,7 +113,7 @@ def _result(merge: Any, pieces: list[pa.RecordBatch], rules: MergeRules) -> Any:
 def test_rows_stay_in_place(options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     placed: list[bool] = []
     overlaid = engine.overlaid
-    monkeypatch.setattr(engine, "overlaid", lambda *given: (placed.append(True), overlaid(*given))[1])
+    monkeypatch.setattr(engine, "overlaid", lambda *given, **named: (placed.append(True), overlaid(*given, **named))[1])
     chance = _chance(13)
     rules = merge_rules(schema_of(COLUMNS, options))
     for _ in range(lives(10, 60)):
@@ -154,7 +154,7 @@ def test_versions_are_sorted_only_where_they_are_not(seed: int) -> None:
         for _ in range(3)
     ]
     keys = np.concatenate([p.column("k").to_numpy() for p in pieces])
-    found = find_versions(pieces, keys, SortOrder(("s",)))
+    found = find_versions(pieces, keys, ("s",))
     rows = pa.Table.from_batches(pieces).to_pylist()
 
     def order(at: int) -> Any:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.table.merge_options import AggregateOptions
-from airflow_paimon.data.merge.aggregates.records import Flags, Indices, Records, nothing, scatter
+from airflow_paimon.data.merge.aggregates.records import Indices, Mask, Records, nothing, scatter
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Aggregate(ABC):
         values: pa.Array,
         starts: Indices,
         *,
-        retract: Flags | None = None,
-        used: Flags | None = None,
-        late: Flags | None = None,
-        initial: Flags | None = None,
+        retract: Mask | None = None,
+        used: Mask | None = None,
+        late: Mask | None = None,
+        initial: Mask | None = None,
     ) -> pa.Array:
         """Return one value per group, null for a group without a used record.
 
@@ -71,7 +71,7 @@ class Aggregate(ABC):
             return nothing(values, records.groups)
         return scatter(self._fold_any(chosen), groups, records.groups)
 
-    def _partaking(self, records: Records, used: Flags) -> Flags:
+    def _partaking(self, records: Records, used: Mask) -> Mask:
         """Return the records that decide the result."""
         if (records.retract & used).any() and not self.takes_back:
             option = self.options.option("ignore-retract")
@@ -94,7 +94,7 @@ class Aggregate(ABC):
         at = np.where(rare, np.cumsum(rare) - 1 + len(fast), np.cumsum(~rare) - 1)
         return pa.concat_arrays([fast, slow]).take(pa.array(at))
 
-    def _by_rows(self, records: Records) -> Flags:
+    def _by_rows(self, records: Records) -> Mask:
         """Return which groups the vectorised fold can't do."""
         if not self.order_bound:
             return np.zeros(records.groups, bool)

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
 from airflow_paimon.data.merge.aggregates.records import (
     Elements,
-    Flags,
     Indices,
+    Mask,
     Records,
     Slots,
     element_codes,
@@ -33,7 +33,7 @@ class Collect(Aggregate):
     retracts: ClassVar[bool] = True
     order_bound: ClassVar[bool] = True
 
-    def _by_rows(self, records: Records) -> Flags:
+    def _by_rows(self, records: Records) -> Mask:
         """An initial array may hold an element twice in spite of distinct.
 
         Late records come last here as well, but not with ``ignore-retract``: Paimon puts those before the others.
@@ -86,7 +86,7 @@ def _codes(values: pa.Array, elements: Elements) -> Indices:
     return element_codes(pc.take(inner, pa.array(elements.at)))
 
 
-def _first_added(slots: Slots, retract: Flags) -> Flags:
+def _first_added(slots: Slots, retract: Mask) -> Mask:
     """Return the first element of each slot that was added after the last one that was taken back."""
     added = ~retract & (np.arange(len(retract)) > slots.last_of(retract)[slots.slot])
     first = slots.first_of(added)
@@ -95,7 +95,7 @@ def _first_added(slots: Slots, retract: Flags) -> Flags:
     return keep
 
 
-def _not_taken(slots: Slots, retract: Flags) -> Flags:
+def _not_taken(slots: Slots, retract: Mask) -> Mask:
     """Return the added elements that are left: a retract takes the oldest equal one, or nothing if there is none."""
     order = np.argsort(slots.slot, kind="stable")
     starts = np.searchsorted(slots.slot[order], np.arange(slots.count))
@@ -245,7 +245,7 @@ def _merged(held: Entries, own: Entries, times: Indices | None) -> Entries:
 
 
 def _map_array(records: Records, entries: Elements, maps: list[Entries | None]) -> pa.Array:
-    present: Flags = np.array([one is not None for one in maps], bool)
+    present: Mask = np.array([one is not None for one in maps], bool)
     at = np.array([entry for one in maps if one for entry in one.values()], np.int64)
     group = np.repeat(np.arange(len(maps)), [len(one or {}) for one in maps])
     return implode(records.values, entries.at[at], group, present)
@@ -265,9 +265,9 @@ class _NestedRows:
     elements: Elements
     codes: Indices
     ranks: Indices
-    retract: Flags
+    retract: Mask
     group: Indices
-    usable: Flags
+    usable: Mask
 
     def only_usable(self) -> _NestedRows:
         at = np.flatnonzero(self.usable)
@@ -348,7 +348,7 @@ class NestedUpdate(_Nested):
 
     retracts: ClassVar[bool] = True
 
-    def _by_rows(self, records: Records) -> Flags:
+    def _by_rows(self, records: Records) -> Mask:
         """With a limit, what a retract removes makes room for later rows, so the order of all rows decides."""
         rare = records.late | records.initial
         limited = self.options.count_limit < len(records.values.values)
@@ -363,11 +363,11 @@ class NestedUpdate(_Nested):
         present = records.any_of(records.valid & ~records.retract)
         return implode(records.values, rows.elements.at[chosen], rows.group[chosen], present)
 
-    def _limited(self, rows: _NestedRows, left: Flags) -> Indices:
+    def _limited(self, rows: _NestedRows, left: Mask) -> Indices:
         chosen = np.flatnonzero(left)
         return chosen[_place_in_group(rows.group[chosen]) < self.options.count_limit]
 
-    def _winners(self, rows: _NestedRows, slots: Slots, left: Flags) -> Indices:
+    def _winners(self, rows: _NestedRows, slots: Slots, left: Mask) -> Indices:
         first = slots.first_of(~rows.retract)
         in_order = np.lexsort([first, slots.group])
         admitted = np.zeros(slots.count, bool)
@@ -448,8 +448,8 @@ def _assembled(
     inner: pa.Array,
     fields: list[Indices],
     group: Indices,
-    present: Flags,
-    absent: Flags | None = None,
+    present: Mask,
+    absent: Mask | None = None,
 ) -> pa.Array:
     """Return lists of rows, each field taken from the row at its position; ``group`` ascends. ``absent``: null rows."""
     kind = records.values.type

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.records import Flags, Indices, Records, nothing, scatter
+from airflow_paimon.data.merge.aggregates.records import Indices, Mask, Records, nothing, scatter
 from airflow_paimon.data.merge.sort_keys import decimal_words
 
 WORD_DIGITS = 18
@@ -38,7 +38,7 @@ def to_ints(values: pa.Array) -> list[int]:
     return [(high << 64) | (low & _MASK) for low, high in words.tolist()]
 
 
-def from_words(low: Indices, data_type: pa.DataType, valid: Flags) -> pa.Array:
+def from_words(low: Indices, data_type: pa.DataType, valid: Mask) -> pa.Array:
     """Return decimals, of any number of digits, from unscaled values."""
     return _from_words(np.stack([low, low >> 63], axis=1), data_type, valid)
 
@@ -50,7 +50,7 @@ def from_ints(values: Sequence[int | None], data_type: pa.DataType) -> pa.Array:
     return _from_words(np.stack([low, high], axis=1), data_type, np.array([v is not None for v in values], bool))
 
 
-def _from_words(words: Indices, data_type: pa.DataType, valid: Flags) -> pa.Array:
+def _from_words(words: Indices, data_type: pa.DataType, valid: Mask) -> pa.Array:
     bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(data_type, len(valid), [bits, pa.py_buffer(np.ascontiguousarray(words))])
 
@@ -59,7 +59,7 @@ _INT_DIGITS = 9
 """Decimals of up to this precision are stored as 32-bit integers."""
 _LONG_END = 2**63
 
-Step = Callable[[Any, Any, Flags], Any]
+Step = Callable[[Any, Any, Mask], Any]
 """One record of many groups: (accumulators, values, which are retracts) to accumulators."""
 
 
@@ -104,7 +104,7 @@ class Sum(Aggregate):
         return total
 
 
-def _prefix_sums(valid: Records, values: Indices) -> tuple[Indices, Flags]:
+def _prefix_sums(valid: Records, values: Indices) -> tuple[Indices, Mask]:
     """Return the sum of each record's group up to this record, and where a step overflowed 64 bits.
 
     Sums wrap, so the first overflow of a group is found exactly; what comes after it is not used.
@@ -118,7 +118,7 @@ def _prefix_sums(valid: Records, values: Indices) -> tuple[Indices, Flags]:
     return prefix, ((previous ^ prefix) & (other ^ prefix)) < 0
 
 
-def _sum_long(valid: Records) -> tuple[pa.Array, Flags]:
+def _sum_long(valid: Records) -> tuple[pa.Array, Mask]:
     """Return sums of decimals of more than 18 digits, and which of them can't have overflowed on the way."""
     kind = valid.values.type
     wide = pc.cast(valid.values, pa.decimal256(76, kind.scale))
@@ -227,11 +227,11 @@ def _half_up(dividend: int, divisor: int) -> int:
     return -quotient if (dividend < 0) != (divisor < 0) else quotient
 
 
-def _add_floats(total: Any, value: Any, retract: Flags) -> Any:
+def _add_floats(total: Any, value: Any, retract: Mask) -> Any:
     return np.where(retract, total - value, total + value)
 
 
-def _multiply_floats(total: Any, value: Any, retract: Flags) -> Any:
+def _multiply_floats(total: Any, value: Any, retract: Mask) -> Any:
     return np.where(retract, total / value, total * value)
 
 

@@ -6,14 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.data.merge.versions import last_flagged, take_or_null
-
-Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from airflow_paimon.data.merge.versions import Indices, Mask, last_flagged, take_or_null
 
 
 @dataclass(frozen=True)
@@ -26,9 +22,9 @@ class Records:
 
     values: pa.Array
     starts: Indices
-    retract: Flags
-    late: Flags
-    initial: Flags
+    retract: Mask
+    late: Mask
+    initial: Mask
 
     @cached_property
     def sizes(self) -> Indices:
@@ -45,7 +41,7 @@ class Records:
         return np.repeat(np.arange(len(self.starts)), self.sizes)
 
     @cached_property
-    def valid(self) -> Flags:
+    def valid(self) -> Mask:
         """Which records have a value."""
         return validity(self.values)
 
@@ -53,7 +49,7 @@ class Records:
     def groups(self) -> int:
         return len(self.starts)
 
-    def kept(self, keep: Flags) -> tuple[Records, Indices]:
+    def kept(self, keep: Mask) -> tuple[Records, Indices]:
         """Return the records chosen by a mask, and the groups that still have records."""
         if keep.all():
             return self, np.arange(self.groups)
@@ -71,19 +67,19 @@ class Records:
         )
         return chosen, group[starts]
 
-    def of_groups(self, groups: Flags) -> Records:
+    def of_groups(self, groups: Mask) -> Records:
         """Return the records of these groups."""
         return self.kept(groups[self.group])[0]
 
-    def any_of(self, flags: Flags) -> Flags:
+    def any_of(self, flags: Mask) -> Mask:
         """Return which groups have a record with this flag."""
         return any_of(flags, self.starts)
 
-    def last_of(self, flags: Flags) -> Indices:
+    def last_of(self, flags: Mask) -> Indices:
         """Return the position of the last record of each group with this flag; -1: there is none."""
         return last_flagged(flags, self.starts)
 
-    def first_of(self, flags: Flags) -> Indices:
+    def first_of(self, flags: Mask) -> Indices:
         """Return the position of the first record of each group with this flag; -1: there is none."""
         if flags.all():
             return self.starts
@@ -92,16 +88,16 @@ class Records:
         return np.where(first == count, -1, first)
 
 
-def validity(values: pa.Array) -> Flags:
+def validity(values: pa.Array) -> Mask:
     """Return which values are not null."""
     return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
 
 
-def any_of(flags: Flags, starts: Indices) -> Flags:
+def any_of(flags: Mask, starts: Indices) -> Mask:
     """Return which groups have a flag; ``starts`` must not be empty."""
     if not flags.any():
         return np.zeros(len(starts), bool)
-    found: Flags = np.logical_or.reduceat(flags, starts)
+    found: Mask = np.logical_or.reduceat(flags, starts)
     return found
 
 
@@ -126,7 +122,7 @@ class Elements:
     at: Indices
     record: Indices
 
-    def kept(self, keep: Flags) -> Elements:
+    def kept(self, keep: Mask) -> Elements:
         return Elements(self.at[keep], self.record[keep])
 
 
@@ -139,7 +135,7 @@ def explode(values: pa.Array) -> Elements:
     return Elements(np.repeat(offsets[:-1], lengths) + within, record)
 
 
-def implode(values: pa.Array, at: Indices, group: Indices, valid: Flags) -> pa.Array:
+def implode(values: pa.Array, at: Indices, group: Indices, valid: Mask) -> pa.Array:
     """Return one list (or map) per group of elements of ``values``; ``group`` ascends."""
     counts = np.bincount(group, minlength=len(valid))
     offsets = pa.array(np.append(0, np.cumsum(counts)), pa.int32())
@@ -161,14 +157,14 @@ class Slots:
     def count(self) -> int:
         return len(self.group)
 
-    def last_of(self, flags: Flags) -> Indices:
+    def last_of(self, flags: Mask) -> Indices:
         """Return the last element of each slot with this flag; -1: there is none."""
         last = np.full(self.count, -1, np.int64)
         at = np.flatnonzero(flags)
         np.maximum.at(last, self.slot[at], at)
         return last
 
-    def first_of(self, flags: Flags) -> Indices:
+    def first_of(self, flags: Mask) -> Indices:
         """Return the first element of each slot with this flag; the number of elements: there is none."""
         first = np.full(self.count, len(self.slot), np.int64)
         at = np.flatnonzero(flags)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
 from airflow_paimon.data.merge.aggregates.records import (
-    Flags,
+    Mask,
     Records,
     element_codes,
     explode,
@@ -89,7 +89,7 @@ class ListAgg(Aggregate):
                 yield part
 
 
-def _is_blank(texts: pa.Array) -> Flags:
+def _is_blank(texts: pa.Array) -> Mask:
     """Return which texts are null or only white space."""
     blank = pc.equal(pc.binary_length(pc.utf8_trim(texts, characters=_SPACES)), 0)
     return np.asarray(pc.fill_null(blank, True).to_numpy(zero_copy_only=False))
