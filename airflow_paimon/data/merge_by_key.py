@@ -27,7 +27,7 @@ from airflow_paimon.core.format.hash_index import (
 )
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.publish.bucket_files import BucketFiles
-from airflow_paimon.core.publish.bucket_merge_plan import key_group
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence, key_group
 from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, KeyMergeRequest, KeyMergeResult
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.internal_columns import internal_column
@@ -112,8 +112,6 @@ class _BucketGroup:
     _changed: set[int] = field(default_factory=set)
     _hashes: dict[int, list[Hashes]] = field(default_factory=dict)
     _places: dict[int, BucketSplit] = field(default_factory=dict)
-    _highest: dict[int, int] = field(default_factory=dict)
-    _limits: dict[int, int] = field(default_factory=dict)
     _index: dict[int, Hashes] = field(default_factory=dict)
     _indexes: list[str] = field(default_factory=list)
 
@@ -123,9 +121,6 @@ class _BucketGroup:
         sides = [self._states(s) for s in (wanted.base, wanted.theirs, wanted.ours)]
         for side in sides:
             self._places |= {split.bucket.bucket: split.bucket for _, split in side}
-        highest = {b: number for b, number in wanted.ours.highest_numbers.items() if b in self.buckets}
-        self._highest = {b.bucket: number for b, number in highest.items()}
-        self._limits = {b.bucket: min(n, wanted.limits.get(b, NEW_BUCKET)) for b, n in highest.items()}
         self._index = self._read_indexes()
         some = next(iter(self._places.values()))
         self._places = {b: replace(some, bucket=b) for b in self._index} | self._places
@@ -137,7 +132,7 @@ class _BucketGroup:
             writer = self._writers.get(bucket)
             if bucket in self._changed:
                 place, files = self._places[bucket], () if writer is None else writer.finish()
-                self.files[BucketKey(place.partition, bucket)] = [
+                self.files[self._key(bucket)] = [
                     ManifestEntry(FileKind.ADD.value, place.partition, bucket, place.total_buckets, f) for f in files
                 ]
             elif writer is not None:
@@ -249,8 +244,17 @@ class _BucketGroup:
         return buckets
 
     def _numbered(self, rows: pa.RecordBatch, buckets: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        limits = np.array([self._limits.get(b, NEW_BUCKET) for b in buckets.tolist()], np.int64)
+        own, at = np.unique(buckets, return_inverse=True)
+        known = [(self._highest(b), self.wanted.limits.get(self._key(b), NEW_BUCKET)) for b in own.tolist()]
+        limits = np.array(list(map(min, known)), np.int64)[at]
         return replaced(rows, SEQUENCE_NUMBER, np.minimum(_numbers(rows, SEQUENCE_NUMBER), limits))
+
+    def _highest(self, bucket: int) -> int:
+        """Return the highest sequence number that main has in a bucket."""
+        return highest_sequence([e.file for e in self.wanted.ours.entries.get(self._key(bucket), ())])
+
+    def _key(self, bucket: int) -> BucketKey:
+        return BucketKey(self._places[bucket].partition, bucket)
 
     def _writer(self, bucket: int) -> RollingWriter:
         if bucket not in self._writers:
@@ -261,7 +265,7 @@ class _BucketGroup:
                 values=place.values,
                 bucket=bucket,
                 level=TableOptions(schema.options).num_levels - 1,
-                max_sequence=self._highest.get(bucket, NEW_BUCKET),
+                max_sequence=self._highest(bucket),
             )
             self._writers[bucket] = RollingWriter(target, group_bytes=ROW_GROUP_BYTES // len(self.buckets))
         return self._writers[bucket]
