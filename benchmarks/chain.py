@@ -30,7 +30,6 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain.compact_bucket import ChainBucketTask, plan_buckets
 from airflow_paimon.data.chain.read import _ChainReader
@@ -143,7 +142,7 @@ def _messages(branch: Table, rows: pa.RecordBatch, day: str, buckets: int) -> li
         order = np.argsort(sort_keys([[mine.column(f.name) for f in keys]])[0], kind="stable")
         writer = RollingWriter(FileTarget(store=branch.store, schema=schema, values=(day,), bucket=bucket, level=5))
         writer.write(mine.take(pa.array(order)))
-        partition = encode_row((day,), partition_types(schema))
+        partition = encode_row((day,), schema.partition_types)
         messages.append(
             CommitMessage(partition=partition, bucket=bucket, total_buckets=buckets, new_files=writer.finish())
         )
@@ -171,7 +170,7 @@ class FloorTask:
             for rows in base or ():
                 writer.write(work._full_rows(rows))
         message = CommitMessage(
-            partition=encode_row(work.values, partition_types(work.schema)),
+            partition=encode_row(work.values, work.schema.partition_types),
             bucket=work.split.bucket,
             total_buckets=work.total_buckets,
             new_files=writer.finish(),

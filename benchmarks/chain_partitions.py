@@ -17,7 +17,6 @@ from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 
 PARTITIONS = int(os.environ.get("PARTITIONS", "10000"))
@@ -64,7 +63,7 @@ def days(first: int, end: int, step: int = 1) -> list[str]:
 
 
 def add(branch: Table, texts: Iterable[str]) -> None:
-    types, key = partition_types(branch.schema()), encode_row((1,), (branch.schema().field("k").type,))
+    types, key = branch.schema().partition_types, encode_row((1,), (branch.schema().field("k").type,))
     messages = [
         CommitMessage(partition=encode_row((t,), types), bucket=0, total_buckets=1, new_files=(_file(key),))
         for t in texts

@@ -25,7 +25,6 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.store.base import FileInfo, Store
 from airflow_paimon.core.store.wrapper import StoreWrapper
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.table import Table
 from benchmarks.metadata import BUCKETS, make_empty_table, new_file
@@ -70,7 +69,7 @@ def make_table_by_day(warehouse: Path, files: int) -> Table:
     """
     table = make_empty_table(warehouse)
     schema = table.schema()
-    types, key = partition_types(schema), encode_row((1,), (schema.field("k").type,))
+    types, key = schema.partition_types, encode_row((1,), (schema.field("k").type,))
     one = new_file(0, key)._replace(file_name=_NAME)
 
     def entry(number: int) -> ManifestEntry:

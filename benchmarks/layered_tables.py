@@ -15,7 +15,6 @@ from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 from benchmarks.metadata import BUCKETS, new_file
 
@@ -105,7 +104,7 @@ def _set_options(table: Table, options: Mapping[str, str]) -> None:
 def _entries(table: Table, days: Sequence[int], per_day: int) -> Iterator[ManifestEntry]:
     """Give a day's files, by bucket where rows have keys; no two of a bucket and day have the same keys."""
     schema = table.schema()
-    types, buckets = partition_types(schema), BUCKETS if schema.primary_keys else -1
+    types, buckets = schema.partition_types, BUCKETS if schema.primary_keys else -1
     for day in days:
         partition = encode_row((f"{2020 + day // 336}{day // 28 % 12 + 1:02}{day % 28 + 1:02}",), types)
         for number in range(per_day):

@@ -25,7 +25,7 @@ from airflow_paimon.core.format.manifest_blocks import indexed_blocks
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
-from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.table import Table, open_table
 from benchmarks.metadata import new_file
@@ -43,7 +43,7 @@ def commit_ours(warehouse: Path, days: list[str], target: str) -> Table:
     table = create_table(
         str(warehouse), "d.t", [("k", "INT"), ("dt", "STRING")], partition_keys=["dt"], options=options
     )
-    types = partition_types(table.schema())
+    types = table.schema().partition_types
     for number, day in enumerate(days):
         file = new_file(number, EMPTY_ROW_BYTES)
         message = CommitMessage(partition=encode_row((day,), types), bucket=0, total_buckets=-1, new_files=(file,))

@@ -27,7 +27,6 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.wrapper import StoreWrapper
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
 from benchmarks.metadata import new_file
@@ -39,7 +38,7 @@ PLOT = Path(__file__).parent.parent / "docs/_static/commits.svg"
 
 
 def messages(table: Table) -> Iterator[CommitMessage]:
-    types = partition_types(table.schema())
+    types = table.schema().partition_types
     file = new_file(0, b"")
     for number in range(sys.maxsize):
         yield CommitMessage(

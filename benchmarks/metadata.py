@@ -25,7 +25,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.data_file_paths import bucket_folder
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.stores import CountingStore
@@ -49,7 +49,7 @@ def make_large_table(warehouse: Path, files: int, snapshots: int) -> Table:
     """Make a primary-key table with that many live files and snapshot files."""
     table = make_empty_table(warehouse)
     schema = table.schema()
-    types, key = partition_types(schema), encode_row((1,), (schema.field("k").type,))
+    types, key = schema.partition_types, encode_row((1,), (schema.field("k").type,))
     entries = []
     for i in range(files):
         partition = encode_row((f"day-{i % PARTITIONS:04d}",), types)

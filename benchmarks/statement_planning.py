@@ -21,7 +21,6 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.spark.statements.parse import parse_statement
@@ -54,7 +53,7 @@ def make_table(warehouse: str, files: int, *, keyed: bool) -> Table:
     table = create_table(warehouse, "d.t", columns, partition_keys=["dt"], primary_keys=keys, options=options)
     schema, per_day = table.schema(), files // DAYS
     key = encode_row((1,), (schema.field("k").type,)) if keyed else b"\0\0\0\0"
-    days = [(d, encode_row((f"day-{d:04d}",), partition_types(schema))) for d in range(DAYS)]
+    days = [(d, encode_row((f"day-{d:04d}",), schema.partition_types)) for d in range(DAYS)]
     entries = [
         ManifestEntry(0, day, i % BUCKETS if keyed else 0, BUCKETS if keyed else -1, new_file(d * per_day + i, key))
         for d, day in days

@@ -70,7 +70,7 @@ class Look:
 def look(view: Table) -> Look:
     """Read a branch, and stat its files: name, inode, modification time."""
     from airflow_paimon.core.table.data_file_paths import data_file_path
-    from airflow_paimon.core.table.partitions import format_partition
+    from airflow_paimon.core.table.partition_values import format_partition
     from airflow_paimon.core.table.scan import plan_scan
     from airflow_paimon.data import read_arrow
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partition_text import parse_partition_text
-from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec, partition_types
+from airflow_paimon.core.table.partition_values import PartitionSpec, parse_partition_spec
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
@@ -69,7 +69,7 @@ def partition_argument(table: Table, partition: Any) -> PartitionSpec:
 def check_partition(table: Table, schema: TableSchema, partition: PartitionSpec) -> None:
     """Refuse a partition that names no partition column, or a value of another type."""
     with naming_table(table.label):
-        parse_partition_spec(partition, schema.partition_keys, partition_types(schema))
+        parse_partition_spec(partition, schema.partition_keys, schema.partition_types)
 
 
 def partitions_argument(table: Table, partitions: Any) -> list[PartitionSpec]:

@@ -25,7 +25,7 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.table.partitions import PartitionSpec
+from airflow_paimon.core.table.partition_values import PartitionSpec
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table import Table

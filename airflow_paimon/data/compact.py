@@ -21,7 +21,8 @@ from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.partition_scope import choose_partitions
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append

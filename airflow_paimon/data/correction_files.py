@@ -19,9 +19,9 @@ from airflow_paimon.core.sql_text.statement import (
     StatementScope,
 )
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
-from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partition_scope import PartitionScope, choose_partitions
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partitions_where
 from airflow_paimon.core.table.predicate import Predicate, columns_of, may_match
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.files.pruning import partition_bounds

@@ -20,8 +20,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
 from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, both_of, partitions_that, partitions_where
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, scan_without_files, with_planned_files
@@ -266,6 +265,6 @@ def _without_partitions(plan: ScanPlan, first: ScanPlan) -> ScanPlan:
 
 def partition_key(schema: TableSchema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     """Give what is equal of the values of one partition in both branches, and only of those."""
-    floats = [t.root in ("FLOAT", "DOUBLE") for t in partition_types(schema)]
+    floats = [t.root in ("FLOAT", "DOUBLE") for t in schema.partition_types]
     # NaN is not equal to itself, and 0.0 is another partition than -0.0
     return lambda values: tuple(repr(v) if f else v for v, f in zip(values, floats, strict=True))

@@ -35,7 +35,8 @@ from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, escape_path_name
-from airflow_paimon.core.table.partitions import PartitionSpec, StoredPartitions, encode_partition
+from airflow_paimon.core.table.partition_values import PartitionSpec, encode_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table

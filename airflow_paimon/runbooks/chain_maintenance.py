@@ -83,7 +83,7 @@ def _check_expiry(main: Table, params: Mapping[str, Any]) -> None:
 def _arguments(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return what every job is asked: the partition at a date, or whatever has grown too long."""
     from airflow_paimon.core.table.partition_text import quoted_partition
-    from airflow_paimon.core.table.partitions import partition_texts
+    from airflow_paimon.core.table.partition_values import partition_texts
 
     if not params["date"]:
         return {"pending": True, "max_chain_length": params["max_chain_length"]}
@@ -147,7 +147,7 @@ def _by_group(layout: ChainLayout, partitions: Partitions) -> dict[Values, Parti
 
 def _spec(layout: ChainLayout, group: Values) -> str:
     from airflow_paimon.core.table.partition_text import quoted_partition
-    from airflow_paimon.core.table.partitions import partition_texts
+    from airflow_paimon.core.table.partition_values import partition_texts
 
     width = layout.group_width
     return quoted_partition(partition_texts(group, layout.partition_keys[:width], layout.partition_types[:width]))

@@ -164,7 +164,7 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         divided,
     )
     from airflow_paimon.core.sql_text.statement import statement_kind
-    from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
+    from airflow_paimon.core.table.partition_values import parse_partition_spec
 
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):
@@ -184,7 +184,7 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
     else:
         check_mode(schema, params["mode"], params["partitions"], main.name)
     for text in (*(params["partitions"] or ()), *(params["wait_partitions"] or ())):
-        parse_partition_spec(text, schema.partition_keys, partition_types(schema))
+        parse_partition_spec(text, schema.partition_keys, schema.partition_types)
 
 
 def _kind(params: Mapping[str, Any]) -> str | None:

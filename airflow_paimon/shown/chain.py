@@ -12,7 +12,7 @@ from airflow_paimon.core.chain.layout import ChainLayout, Values
 from airflow_paimon.core.chain.read_plan import GroupReport, PartitionRead, plan_chain_read
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.partition_values import format_partition
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.shown import lists
 from airflow_paimon.shown.listing import Listing, heads

@@ -26,7 +26,7 @@ from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.sql_text.condition import parse_condition
 from airflow_paimon.core.streaming.stream_plan import ROW_KIND_OPTION
 from airflow_paimon.core.table.merge_options import combines_rows
-from airflow_paimon.core.table.partitions import PartitionSpec
+from airflow_paimon.core.table.partition_values import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arguments import check_partition

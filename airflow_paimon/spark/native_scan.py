@@ -27,7 +27,7 @@ from airflow_paimon.core.format.types import (
 from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import comparable
+from airflow_paimon.core.table.partition_values import comparable
 from airflow_paimon.core.table.reachability import DeletionVectorPlace
 from airflow_paimon.data.files.arrow_types import (
     FILE_NAME,

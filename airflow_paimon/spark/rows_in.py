@@ -17,7 +17,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.dynamic_buckets_plan import BUCKET_BITS, BUCKET_MASK
 from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import encode_partition
+from airflow_paimon.core.table.partition_values import encode_partition
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows

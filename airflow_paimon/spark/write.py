@@ -18,7 +18,7 @@ from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import running_in_spark
 from airflow_paimon.core.table.merge_options import combines_rows
-from airflow_paimon.core.table.partitions import PartitionSpec
+from airflow_paimon.core.table.partition_values import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, open_table

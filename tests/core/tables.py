@@ -30,7 +30,6 @@ from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform, run_operation
 from tests.clock import next_millisecond
@@ -80,7 +79,7 @@ def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
 def message(table: Table, dt: str, bucket: int = 0, *, rows: int = 1, seq: int = 0, level: int = 0) -> CommitMessage:
     """One new placeholder file of a bucket, with ``rows`` rows and sequence numbers from ``seq``."""
     schema = table.schema()
-    types = partition_types(schema)
+    types = schema.partition_types
     name = f"data-{uuid.uuid4()}-0.parquet"
     path = f"{bucket_folder(schema, (dt,), bucket)}/{name}"
     table.store.create(path, b"placeholder")

@@ -18,7 +18,6 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.streaming.consumers import keep_from
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import is_for_undo
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.dags import correction_dag, correction_undo_dag, text
@@ -301,4 +300,4 @@ def test_an_unknown_parameter_fails_the_run(
 
 
 def day_of(table: Table, bucket: tuple[bytes, int]) -> str:
-    return str(decode_row(bucket[0], partition_types(table.schema()))[0])
+    return str(decode_row(bucket[0], table.schema().partition_types)[0])

@@ -30,7 +30,7 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.bucket import bucket_of_rows
-from airflow_paimon.core.table.partitions import encode_partition
+from airflow_paimon.core.table.partition_values import encode_partition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import arrow_write, read_arrow, write_arrow

@@ -16,7 +16,7 @@ from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.manifest_entries import read_index_entries
-from airflow_paimon.core.table.partitions import encode_partition
+from airflow_paimon.core.table.partition_values import encode_partition
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.files.conform import conform_rows

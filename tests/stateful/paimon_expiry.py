@@ -14,7 +14,6 @@ from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests, read_both_manifest_lists
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 
 
@@ -78,7 +77,7 @@ def _delete_manifests(main: Table, expiring: list[Snapshot], end: Snapshot, tags
 
 def _path(main: Table, entry: ManifestEntry) -> str:
     schema = main.schema()
-    return data_file_path(schema, decode_row(entry.partition, partition_types(schema)), entry.bucket, entry.file)
+    return data_file_path(schema, decode_row(entry.partition, schema.partition_types), entry.bucket, entry.file)
 
 
 def _lists(snapshot: Snapshot) -> tuple[str, ...]:

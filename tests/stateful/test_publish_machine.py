@@ -31,7 +31,6 @@ from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import run_operation
@@ -49,7 +48,7 @@ WORD = st.sampled_from(["", "writers_stopped"])
 def _fold(view: Table, limits: Mapping[BucketKey, int]) -> None:
     """What folds before a publish: each bucket becomes one file whose numbers are no higher than the limit, all in
     one commit."""
-    types = partition_types(view.schema())
+    types = view.schema().partition_types
     live = list(live_entries(view, view.latest_snapshot()).values())
     messages = []
     for key, limit in limits.items():

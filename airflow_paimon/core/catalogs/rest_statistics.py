@@ -11,7 +11,7 @@ from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.partitions import partition_path_texts
+from airflow_paimon.core.table.partition_values import partition_path_texts
 from airflow_paimon.core.table.paths import manifest_path
 
 

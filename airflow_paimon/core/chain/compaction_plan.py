@@ -19,7 +19,7 @@ from typing import Any, cast
 from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Partitions, TimeLine, TimeLines, Values
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.requests import CompactChainTable
-from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec
+from airflow_paimon.core.table.partition_values import format_partition, parse_partition_spec
 
 _SAMPLE = datetime(2000, 1, 1)
 """Stands in for chain columns missing in a spec when one column's form is checked: a leap year, a long month."""

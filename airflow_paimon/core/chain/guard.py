@@ -56,7 +56,7 @@ from airflow_paimon.core.table.features import holds_chain_rows
 from airflow_paimon.core.table.history import touched_buckets
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, plan_snapshot
 from airflow_paimon.core.table.table import Table
@@ -307,7 +307,7 @@ class _Change:
 
 
 def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: Sequence[ManifestEntry]) -> _Change:
-    types = partition_types(schema)
+    types = schema.partition_types
     plan = plan_snapshot(table, head, schema)
     before = splits_by_partition(plan)
     files = {v: {f.file_name for s in splits for f in s.files} for v, splits in before.items()}
@@ -481,7 +481,7 @@ def _report(table: Table, committed: Snapshot | None) -> dict[str, Any]:
     role = chain_role(table, table.schema())
     if role is None or committed is None:
         return {}
-    main, types = table.branch(MAIN), partition_types(table.schema())
+    main, types = table.branch(MAIN), table.schema().partition_types
     buckets = touched_buckets(table, [committed]) or ()  # none of an expired snapshot, as its files are unknown
     changed = frozenset(decode_row(p, types) for p in {b.partition for b in buckets})
     if not changed or chain_role(main, main.schema()) is None:

@@ -22,7 +22,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType, with_nullable
 from airflow_paimon.core.table.options import CHAIN_BRANCHES, TableOptions
 from airflow_paimon.core.table.partition_time import PartitionClock, partition_clock
-from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
+from airflow_paimon.core.table.partition_values import format_partition, parse_partition_spec, readable_value
 
 Values = tuple[Any, ...]
 """The values of a partition, in the order of the partition columns."""
@@ -236,7 +236,7 @@ def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
         snapshot_branch=options.snapshot_branch,
         delta_branch=options.delta_branch,
         partition_keys=schema.partition_keys,
-        partition_types=tuple(f.type for f in schema.partition_fields),
+        partition_types=schema.partition_types,
         group_width=len(schema.partition_keys) - len(clock.columns),
         clock=clock,
     )

@@ -42,7 +42,7 @@ from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import read_delta_lists
-from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
+from airflow_paimon.core.table.partition_values import parse_partition_spec
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.record_kinds import CHAIN
 from airflow_paimon.core.table.scan import ScanPlan
@@ -302,7 +302,7 @@ def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, li
     head = plan.snapshot
     commits = snapshots_between(plan.table, since, head.id) if head is not None and since <= head.id else None
     out = []
-    types = partition_types(plan.schema)
+    types = plan.schema.partition_types
     for snapshot in commits or ():
         if is_neutral(snapshot):
             continue

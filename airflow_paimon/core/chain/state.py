@@ -18,7 +18,7 @@ from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.table.history import snapshots_between, touched_buckets
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_planned_files
 from airflow_paimon.core.table.table import Table
 
@@ -131,7 +131,7 @@ def touched_since(
             return None  # removed by a rollback, and its id was reused
     commits = snapshots_between(table, since, head.id)
     buckets = None if commits is None else touched_buckets(table, [s for s in commits if not passed_over(s)])
-    types = partition_types(schema)
+    types = schema.partition_types
     return None if buckets is None else frozenset(decode_row(p, types) for p in {b.partition for b in buckets})
 
 
@@ -150,7 +150,7 @@ def files_digest(splits: Iterable[BucketSplit]) -> str:
 
 def vectors_digests(plan: ScanPlan) -> dict[Values, str]:
     """Return a digest of each partition's deletion vectors, which delete rows without changing files."""
-    types = partition_types(plan.schema)
+    types = plan.schema.partition_types
     found: dict[Values, list[str]] = {}
     for entry in plan.index_entries:
         ranges = f"{entry.bucket}/{entry.index_type}/{entry.file_name}/{entry.deletion_vector_ranges}"

@@ -28,7 +28,8 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.live_files import BucketSplit
-from airflow_paimon.core.table.partitions import PartitionSpec, Selection, StoredPartitions, parse_partition_spec
+from airflow_paimon.core.table.partition_values import PartitionSpec, parse_partition_spec
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 Overwrite = Literal["dynamic"] | Sequence[PartitionSpec] | None

@@ -17,7 +17,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import net_change
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
@@ -31,7 +31,7 @@ def add_manifests(
     files: dict[str, bytes], prefix: str, entries: Sequence[ManifestEntry], schema: TableSchema, options: TableOptions
 ) -> list[ManifestFile]:
     """Add manifests with these entries, those of a partition together; return the rows of their list."""
-    types = partition_types(schema)
+    types = schema.partition_types
     rows = []
     ordered = in_order(entries, StoredPartitions(schema))
     for number, (part, data) in enumerate(written_manifests(ordered, types, options.manifest_target_size)):

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.option_lists import split_names
 from airflow_paimon.core.format.snapshot import RESTORE, load_json_object
-from airflow_paimon.core.format.types import DataField, field_to_json, max_field_id, parse_field
+from airflow_paimon.core.format.types import DataField, DataType, field_to_json, max_field_id, parse_field
 
 _KEYS = frozenset(
     ["version", "id", "fields", "highestFieldId", "partitionKeys", "primaryKeys", "options", "comment", "timeMillis"]
@@ -62,6 +62,10 @@ class TableSchema:
     @property
     def partition_fields(self) -> tuple[DataField, ...]:
         return tuple(self.field(name) for name in self.partition_keys)
+
+    @property
+    def partition_types(self) -> tuple[DataType, ...]:
+        return tuple(f.type for f in self.partition_fields)
 
     @property
     def trimmed_primary_keys(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from airflow_paimon.core.table.live_files import net_change, never_added
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -94,7 +94,7 @@ def _compacted(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | None
     options, stored = TableOptions(schema.options), StoredPartitions(schema)
     sort = sort or options.flag(SORT_OPTION, False)
     old = all_manifests(view, head)
-    rewritten = choose_manifests(old, options.manifest_target_size, partition_types(schema) if sort else None)
+    rewritten = choose_manifests(old, options.manifest_target_size, schema.partition_types if sort else None)
     if not rewritten:
         return None
     parts = dict(zip(rewritten, read_entries(view, rewritten), strict=True))

@@ -20,7 +20,7 @@ from airflow_paimon.core.format.java_time import DateTimeFormat, parse_format
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import STRATEGIES, UPDATE_TIME, VALUES_TIME
 from airflow_paimon.core.table.options import TableOptions, parse_duration
-from airflow_paimon.core.table.partitions import readable_value
+from airflow_paimon.core.table.partition_values import readable_value
 
 EXPIRATION_TIME = "partition.expiration-time"
 MAX_EXPIRE_NUM = 100

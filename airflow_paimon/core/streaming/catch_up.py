@@ -342,7 +342,8 @@ def _files(view: Table, snapshot: Snapshot | None, specs: Sequence[str]) -> dict
     """Return the live files of each spec with their creation times."""
     # A poke without partitions needs none of these.
     from airflow_paimon.core.table.live_entries import live_entries
-    from airflow_paimon.core.table.partitions import StoredPartitions, parse_partition_spec
+    from airflow_paimon.core.table.partition_values import parse_partition_spec
+    from airflow_paimon.core.table.partitions import StoredPartitions
 
     found: dict[str, dict[str, int]] = {spec: {} for spec in specs}
     if snapshot is None:

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import partition_path, partition_types
+from airflow_paimon.core.table.partition_values import partition_path
 from airflow_paimon.core.table.paths import bucket_dir, checked_name
 
 
@@ -27,7 +27,7 @@ def legacy_schema(schema: TableSchema) -> TableSchema | None:
 
     None where that makes no difference, or where such a folder name is unpredictable (BINARY).
     """
-    binary = any(t.root in ("BINARY", "VARBINARY", "BYTES") for t in partition_types(schema))
+    binary = any(t.root in ("BINARY", "VARBINARY", "BYTES") for t in schema.partition_types)
     if TableOptions(schema.options).legacy_partition_name or not schema.partition_keys or binary:
         return None
     return replace(schema, options={**schema.options, "partition.legacy-name": "true"})

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.branch_record import BranchRecord, matching_branc
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.live_entries import live_columns, live_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests, read_changelog_list
-from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.table import Table, resolve_version
@@ -200,7 +200,7 @@ def _statistics(table: Table, snapshot: Snapshot | None) -> pa.Table:
 
 
 def _manifests(table: Table, snapshot: Snapshot | None) -> pa.Table:
-    types = partition_types(table.schema())
+    types = table.schema().partition_types
     columns: _Columns = {
         "file_name": (_TEXT, attrgetter("file_name")),
         "file_size": (_LONG, attrgetter("file_size")),
@@ -315,7 +315,7 @@ def _buckets(table: Table, snapshot: Snapshot | None) -> pa.Table:
 def _grouped(table: Table, snapshot: Snapshot | None, *, by_bucket: bool) -> pa.Table:
     """Sum up the live files of each partition, or of each bucket of it."""
     schema = table.schema()
-    stored, types = StoredPartitions(schema), partition_types(schema)
+    stored, types = StoredPartitions(schema), schema.partition_types
     live = live_columns(table, snapshot)
     groups: dict[tuple[bytes, int], list[int]] = {}
     for at, partition in enumerate(live.partitions):

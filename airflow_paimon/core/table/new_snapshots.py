@@ -9,7 +9,8 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.manifest_entries import read_columns
 from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.new_snapshots_plan import Cursor, NewSnapshot, base_of, describe_new, ids_above
-from airflow_paimon.core.table.partitions import StoredPartitions, parse_partition_spec
+from airflow_paimon.core.table.partition_values import parse_partition_spec
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 _AT_ONCE = 100

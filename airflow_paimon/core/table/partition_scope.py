@@ -15,16 +15,14 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
-from airflow_paimon.core.table.partitions import (
+from airflow_paimon.core.table.partition_values import (
     PartitionSpec,
-    Selection,
-    StoredPartitions,
     comparable,
     format_partition,
     named_value,
     parse_partition_spec,
-    partition_types,
 )
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 
 Spec = dict[int, Any]
 """Some or all of a partition's values, by position."""
@@ -106,7 +104,7 @@ def choose_partitions(schema: TableSchema, specs: Sequence[PartitionSpec], label
     Raises:
         InvalidInputError: malformed, not a partition column, or not a value of the column's type.
     """
-    keys, types = schema.partition_keys, partition_types(schema)
+    keys, types = schema.partition_keys, schema.partition_types
     named: dict[str, Spec] = {}
     for given in specs:
         try:

@@ -13,14 +13,13 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import load_json_object
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_existing
-from airflow_paimon.core.table.partitions import (
-    StoredPartitions,
+from airflow_paimon.core.table.partition_values import (
     format_partition,
     parse_partition_spec,
     partition_path,
     partition_path_texts,
-    partition_types,
 )
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 NAME = "_SUCCESS"
@@ -46,7 +45,7 @@ def partition_to_mark(schema: TableSchema, text: str, table: str) -> PartitionTo
     """
     if not schema.partition_keys:
         raise InvalidInputError(f"{table} is not partitioned, so it has no partitions to mark")
-    types = partition_types(schema)
+    types = schema.partition_types
     try:
         spec = parse_partition_spec(text, schema.partition_keys, types)
     except InvalidInputError as error:

@@ -25,7 +25,6 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_compactable
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.chain.plan import plan_partitions
 from airflow_paimon.data.chain.read import merged_rows
@@ -73,7 +72,7 @@ class ChainBucketTask:
                 writer.write(self._full_rows(rows))
             files = writer.finish() or self._tombstone()
         message = CommitMessage(
-            partition=encode_row(self.values, partition_types(self.schema)),
+            partition=encode_row(self.values, self.schema.partition_types),
             bucket=self.split.bucket,
             total_buckets=self.total_buckets,
             new_files=files,

@@ -25,7 +25,7 @@ from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import quoted_partition
-from airflow_paimon.core.table.partitions import partition_texts
+from airflow_paimon.core.table.partition_values import partition_texts
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.data.compaction_tasks import TaskOutput
 from airflow_paimon.data.write import TableWrite, commit_or_discard, discard_files

@@ -15,7 +15,8 @@ from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.masking import Masks, columns_to_mask, masks_of
 from airflow_paimon.core.table.open_writers import describe_writers
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.differing_buckets import BASE, DiffPlan, DiffSide, Skipped, plan_diff
 from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, RowDifferences, compare_unit

@@ -16,7 +16,6 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.live_files import BucketSplit
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.scan import ScanPlan
@@ -76,7 +75,7 @@ class ChainErasure:
         role = chain_role(plan.table, plan.schema)
         if role is None:
             return
-        types = partition_types(plan.schema)
+        types = plan.schema.partition_types
         held = splits_by_partition(plan)
         touched = {decode_row(m.partition, types) for m in messages}
         names = {(decode_row(m.partition, types), m.bucket): m.new_files for m in messages}

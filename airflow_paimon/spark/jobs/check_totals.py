@@ -9,7 +9,8 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.rules.rules import WEEK_BEFORE, Drift
 from airflow_paimon.core.rules.totals import date_column, moved_too_far, week_before
-from airflow_paimon.core.table.partitions import StoredPartitions, comparable, shown_partition
+from airflow_paimon.core.table.partition_values import comparable, shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.spark.jobs.check_views import CheckViews
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.features import POSTPONED_WAY_OUT
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import invisible_files

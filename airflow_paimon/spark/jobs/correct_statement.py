@@ -18,7 +18,8 @@ from airflow_paimon.core.sql_text.checks import check_statement_alone
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partition_text import partition_text
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import query_errors

@@ -24,7 +24,8 @@ from airflow_paimon.core.sql_text.checks import check_mode
 from airflow_paimon.core.sql_text.recorded import statement_properties
 from airflow_paimon.core.table.made_by import function_properties
 from airflow_paimon.core.table.partition_scope import PartitionScope, choose_partitions
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     DETAILS_PROPERTY,

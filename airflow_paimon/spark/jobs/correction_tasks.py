@@ -22,7 +22,8 @@ from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partition_scope import PartitionScope
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import VALUE_KIND

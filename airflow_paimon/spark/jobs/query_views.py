@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.manifest_lists import count_live_files
-from airflow_paimon.core.table.partition_filter import partitions_where
+from airflow_paimon.core.table.partitions import partitions_where
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.data.fallback_branches import other_branch
 from airflow_paimon.data.read_groups import plan_of

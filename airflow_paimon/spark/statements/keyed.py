@@ -21,9 +21,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import BRANCH_CHANGELOG_OPTION, TableOptions
-from airflow_paimon.core.table.partition_filter import either_of
 from airflow_paimon.core.table.partition_scope import choose_partitions
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, either_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable
 from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.fallback_branches import plan_head_of_other, visible_in_other

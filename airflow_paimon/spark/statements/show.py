@@ -13,7 +13,7 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.sql_text.call import ShowList
 from airflow_paimon.core.table.inspect import live_partitions
 from airflow_paimon.core.table.partition_scope import choose_partitions
-from airflow_paimon.core.table.partitions import shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
 from airflow_paimon.spark.arrow_frames import text_frame

@@ -16,8 +16,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.manifest_lists import count_live_files
-from airflow_paimon.core.table.partition_filter import partitions_where
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
+from airflow_paimon.core.table.partition_values import shown_partition
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partitions_where
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table

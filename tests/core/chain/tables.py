@@ -23,7 +23,6 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketSplit
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 
 DAILY = {
@@ -69,7 +68,7 @@ def placeholder(schema: TableSchema, table: Table, values: Values, bucket: int) 
 def message(table: Table, values: Values, bucket: int = 0, replaced: Sequence[DataFile] = ()) -> CommitMessage:
     schema = table.schema()
     return CommitMessage(
-        partition=encode_row(values, partition_types(schema)),
+        partition=encode_row(values, schema.partition_types),
         bucket=bucket,
         total_buckets=2,
         new_files=(placeholder(schema, table, values, bucket),),
@@ -99,7 +98,7 @@ def drop(branch: Table, *texts: str) -> Receipt:
 
 def compact(branch: Table, text: str, bucket: int = 0) -> Receipt:
     """Rewrite one bucket as an engine's compaction does: other files, the same rows."""
-    partition = encode_row(parts(text), partition_types(branch.schema()))
+    partition = encode_row(parts(text), branch.schema().partition_types)
     live = live_entries(branch, branch.latest_snapshot()).values()
     replaced = [e.file for e in live if (e.partition, e.bucket) == (partition, bucket)]
     return commit_buckets(

@@ -31,7 +31,6 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table import record_kinds
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.read_splits import plan_read
@@ -387,7 +386,7 @@ def test_no_paths_are_made_where_no_files_are_verified(tmp_path: Path) -> None:
     """Not every value of a partition has one."""
     columns, options = (("k", "BIGINT NOT NULL"), ("p", "BYTES NOT NULL")), {"bucket": "-1"}
     table = create_table(str(tmp_path), "d.t", columns, partition_keys=["p"], primary_keys=[], options=options)
-    stored = encode_row((b"x",), partition_types(table.schema()))
+    stored = encode_row((b"x",), table.schema().partition_types)
     commit_append(
         table, [replace(message(make_table(tmp_path, "d.o", primary=False), "a"), partition=stored)], planned_on=None
     )

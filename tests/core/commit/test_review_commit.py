@@ -21,7 +21,6 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
@@ -48,7 +47,7 @@ def _message(partition: bytes, name: str, replaced: tuple[DataFile, ...] = ()) -
 
 
 def test_a_partition_whose_null_is_stored_in_two_forms_is_rewritten_as_one(table: Table) -> None:
-    new_null = encode_row((None,), partition_types(table.schema()))
+    new_null = encode_row((None,), table.schema().partition_types)
     assert new_null != OLD_NULL
     for partition, name in ((OLD_NULL, "data-1.parquet"), (new_null, "data-2.parquet")):
         commit_append(table, [_message(partition, name)], planned_on=table.latest_snapshot())
@@ -63,7 +62,7 @@ def test_a_partition_whose_null_is_stored_in_two_forms_is_rewritten_as_one(table
 
 def test_a_compaction_replaces_both_forms_of_a_null(table: Table) -> None:
     """A split has the bytes of one form; its other files are deleted under those that they are stored with."""
-    new_null = encode_row((None,), partition_types(table.schema()))
+    new_null = encode_row((None,), table.schema().partition_types)
     for partition, name in ((OLD_NULL, "data-1.parquet"), (new_null, "data-2.parquet")):
         commit_append(table, [_message(partition, name)], planned_on=table.latest_snapshot())
     replaced = plan_scan(table).splits
@@ -72,7 +71,7 @@ def test_a_compaction_replaces_both_forms_of_a_null(table: Table) -> None:
 
 
 def test_a_publish_takes_the_two_forms_of_a_null_for_one_partition(table: Table) -> None:
-    new_null = encode_row((None,), partition_types(table.schema()))
+    new_null = encode_row((None,), table.schema().partition_types)
     commit_append(table, [_message(OLD_NULL, "data-1.parquet")], planned_on=None)
     run(table, "create_branch", branch="fix", snapshot=1)
     fix = table.branch("fix")

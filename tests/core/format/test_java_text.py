@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.table.partitions import double_text, float_text
+from airflow_paimon.core.table.partition_values import double_text, float_text
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests, read_both_manifest_lists
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
@@ -182,7 +181,7 @@ def test_the_choice_by_size_deletions_and_overlap() -> None:
     table = make_table(f"memory://{uuid.uuid4()}/wh")
     for dt in ("a", "b", "a"):
         append(table, dt)
-    types = partition_types(table.schema())
+    types = table.schema().partition_types
     stats = {m.partition_stats.min_values: m.partition_stats for m in manifests(table)}
     low, high = sorted(stats)
 

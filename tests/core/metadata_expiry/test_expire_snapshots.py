@@ -43,7 +43,6 @@ from airflow_paimon.core.table.consumers import find_consumer
 from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests, read_delta_lists
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, copied, cut_off, forget_results, make_table, message, overwrite, rewrite, run
@@ -67,7 +66,7 @@ def swap(view: Table, *adds: str, drops: tuple[str, ...] = ()) -> dict[str, str]
     for at, name in enumerate(drops):
         entry = gone[name]
         messages[at] = replace(messages[at], partition=entry.partition, bucket=entry.bucket, replaced=(entry.file,))
-        (dt,) = decode_row(entry.partition, partition_types(view.schema()))
+        (dt,) = decode_row(entry.partition, view.schema().partition_types)
         file = messages[at].new_files[0].file_name
         view.store.create(f"{bucket_folder(view.schema(), (dt,), entry.bucket)}/{file}", b"placeholder")
         view.store.delete(f"{bucket_folder(view.schema(), (adds[at],), 0)}/{file}")

@@ -29,7 +29,8 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.live_entries import live_columns, live_entries
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, encode_partition
+from airflow_paimon.core.table.partition_values import encode_partition
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.format.avro_files import fastavro_records
 from tests.core.tables import append, make_table

@@ -21,7 +21,7 @@ from airflow_paimon.core.table.partition_text import (
     quoted_partition,
     split_partitions,
 )
-from airflow_paimon.core.table.partitions import partition_path, shown_partition
+from airflow_paimon.core.table.partition_values import partition_path, shown_partition
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions

@@ -20,11 +20,7 @@ from airflow_paimon.core.format.manifest_io import read_manifest
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import DataType, parse_field, parse_type
 from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, escape_path_name
-from airflow_paimon.core.table.partitions import (
-    format_partition,
-    parse_partition_spec,
-    partition_path,
-)
+from airflow_paimon.core.table.partition_values import format_partition, parse_partition_spec, partition_path
 from tests.core.format.row_cases import typed_values
 from tests.core.tables import partition_schema
 

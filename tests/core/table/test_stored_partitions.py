@@ -32,8 +32,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.partition_filter import both_of, either_of, partitions_where
-from airflow_paimon.core.table.partitions import StoredPartitions, encode_partition
+from airflow_paimon.core.table.partition_values import encode_partition
+from airflow_paimon.core.table.partitions import StoredPartitions, both_of, either_of, partitions_where
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate, exactly, may_match, restrict
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table

@@ -14,7 +14,6 @@ from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestE
 from airflow_paimon.core.format.manifest_io import describe_manifest, write_manifest
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.manifest_lists import all_manifests
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
@@ -26,12 +25,12 @@ BESIDE = ({}, {}, {}, {"extra_files": ("x",)}, {"external_path": "s3://b/x"}, {"
 def stored(table: Table, name: str, entries: list[ManifestEntry]) -> ManifestFile:
     data = write_manifest(entries)
     table.store.create(manifest_path(name), data)
-    return describe_manifest(name, len(data), entries, partition_types(table.schema()))
+    return describe_manifest(name, len(data), entries, table.schema().partition_types)
 
 
 def entry(table: Table, chance: random.Random) -> ManifestEntry:
     file = DataFile(chance.choice("abc"), 10, 1, b"k", b"k", EMPTY_STATS, EMPTY_STATS, 0, 0, 0, chance.choice([0, 5]))
-    partition = encode_row((chance.choice("abc"),), partition_types(table.schema()))
+    partition = encode_row((chance.choice("abc"),), table.schema().partition_types)
     return ManifestEntry(0, partition, chance.randint(0, 1), 2, file._replace(**chance.choice(BESIDE)))  # type: ignore[arg-type]
 
 

@@ -16,7 +16,6 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.data_file_paths import bucket_folder
-from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import stale_partitions
@@ -170,7 +169,7 @@ def rewrite(branch: Table, day: str) -> None:
             new.append(file._replace(file_name=name))
         out.append(
             CommitMessage(
-                partition=encode_row(split.values, partition_types(plan.schema)),
+                partition=encode_row(split.values, plan.schema.partition_types),
                 bucket=split.bucket,
                 total_buckets=split.total_buckets,
                 new_files=tuple(new),

@@ -21,7 +21,7 @@ import pytest
 from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.types import parse_type
-from airflow_paimon.core.table.partitions import format_partition
+from airflow_paimon.core.table.partition_values import format_partition
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import read_group
 from airflow_paimon.data.chain.splits import divide_split
