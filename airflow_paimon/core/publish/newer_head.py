@@ -119,8 +119,8 @@ class Unchanged:
             return None
         if self.merged is None:
             return self
-        own = ([e for e in entries if group_of(bucket_of(e)) in keyed] for entries in (rows, moved))
-        merged = self.merged.after(*own, schema)
+        own, own_moved = ([e for e in entries if group_of(bucket_of(e)) in keyed] for entries in (rows, moved))
+        merged = self.merged.after(own, own_moved, schema)
         return None if merged is None else replace(self, merged=merged)
 
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.table.merge_options import AggregateOptions
-from airflow_paimon.data.merge.aggregates.records import Indices, Mask, Records, nothing, scatter
+from airflow_paimon.data.merge.aggregates.records import Records, nothing, scatter
+from airflow_paimon.data.merge.versions import Indices, Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
 from airflow_paimon.data.merge.aggregates.records import (
     Elements,
-    Indices,
-    Mask,
     Records,
     Slots,
     element_codes,
@@ -24,6 +22,7 @@ from airflow_paimon.data.merge.aggregates.records import (
     validity,
 )
 from airflow_paimon.data.merge.sort_keys import order_values
+from airflow_paimon.data.merge.versions import Indices, Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.records import Indices, Mask, Records, nothing, scatter
+from airflow_paimon.data.merge.aggregates.records import Records, nothing, scatter
 from airflow_paimon.data.merge.sort_keys import decimal_words
+from airflow_paimon.data.merge.versions import Indices, Mask
 
 WORD_DIGITS = 18
 """Digits that always fit one word: Paimon computes decimals of up to this precision as long integers."""

@@ -11,15 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.records import (
-    Mask,
-    Records,
-    element_codes,
-    explode,
-    nothing,
-    scatter,
-    slots_of,
-)
+from airflow_paimon.data.merge.aggregates.records import Records, element_codes, explode, nothing, scatter, slots_of
+from airflow_paimon.data.merge.versions import Mask
 
 _SPACES = (
     "\t\n\x0b\f\r\x1c\x1d\x1e\x1f "
