@@ -208,7 +208,7 @@ def row_functions() -> RowFunctions:
         rewrite=_later("data.publish_row_ids:rewrite_files"),
         find_shared_id=_later("data.publish_row_ids:shared_row_id"),
         write_changelog=_later("data.net_changelog:write_changelog"),
-        merge_by_key=_later("data.key_merge:merge_by_key"),
+        merge_by_key=_later("data.merge_by_key:merge_by_key"),
     )
 
 
