@@ -27,6 +27,7 @@ from airflow_paimon.core.commit.idempotency import commit_identity
 from airflow_paimon.core.commit.rewrites import commit_compaction
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, SnapshotRef
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
@@ -174,23 +175,20 @@ def plan_buckets(
     scan = replace(scan, splits=tuple(s for s in scan.splits if chosen(s)))
     expiry = record_expiry(schema, time.time(), table.label)
     read, splits = plan_read(scan, layered=True, chained=True, whole_buckets=True)
-    groups = _groups(scan, read, splits, expiry, options)
     bucket_of = StoredPartitions(schema).bucket
-    whole = {bucket_of(s.bucket): s for s in splits}
-    left_open: list[OpenBucket] = []
-    if head is not None:
-        places = {bucket_of(g.bucket): g for g in groups}
-        stopped_at = (began or SnapshotRef.of(head)) if writers_stopped else None
-        left_open = open_buckets(table, schema, places.keys(), head, time.time_ns() // 1_000_000, stopped_at)
-        still_open = {found.bucket for found in left_open}
-        groups = [g for place, g in places.items() if place not in still_open]
-    write = TableWrite(store=table.store, label=table.label, schema=schema, planned_on=head)
-    changelog = changelog_of(schema)
-    if follows is not None and follows.commit_kind is CommitKind.OVERWRITE:  # what others have added since is told
-        changelog = None if {f.file_name for g in groups for f in g.bucket.files} <= set(new) else changelog
-    task = partial(
-        KeyedCompactionTask, write=write, keep_deletes=options.chain_table, expiry=expiry, changelog=changelog
+    stopped_at = began or (None if head is None else SnapshotRef.of(head))
+    groups, left_open = _without_open(
+        scan, _groups(scan, read, splits, expiry, options), stopped_at if writers_stopped else None
     )
+    write = TableWrite(store=table.store, label=table.label, schema=schema, planned_on=head)
+    task = partial(
+        KeyedCompactionTask,
+        write=write,
+        keep_deletes=options.chain_table,
+        expiry=expiry,
+        changelog=_changelog(schema, groups, follows, new),
+    )
+    whole = {bucket_of(s.bucket): s for s in splits}
 
     def tasks(chunk: Sequence[FileGroup]) -> list[CompactionTask]:
         """Return a task for each part of the buckets."""
@@ -214,6 +212,31 @@ def plan_buckets(
             operation=None if follows is None else Operation.WRITE,  # as Paimon's writers name it
         ),
     )
+
+
+def _without_open(
+    scan: ScanPlan, groups: Sequence[FileGroup], stopped_at: SnapshotRef | None
+) -> tuple[list[FileGroup], list[OpenBucket]]:
+    """Leave out the buckets that a running job may have open, and return these; ``stopped_at``: the head at which none
+    was running.
+    """
+    if scan.snapshot is None:
+        return [], []
+    places = {StoredPartitions(scan.schema).bucket(g.bucket): g for g in groups}
+    now_ms = time.time_ns() // 1_000_000
+    left_open = open_buckets(scan.table, scan.schema, places.keys(), scan.snapshot, now_ms, stopped_at)
+    still_open = {found.bucket for found in left_open}
+    return [g for place, g in places.items() if place not in still_open], left_open
+
+
+def _changelog(
+    schema: TableSchema, groups: Sequence[FileGroup], follows: Snapshot | None, new: Collection[str]
+) -> Changelog | None:
+    """Return the changelog that a compaction writes: none of what an overwrite alone has written."""
+    of_overwrite = follows is not None and follows.commit_kind is CommitKind.OVERWRITE
+    if of_overwrite and {f.file_name for g in groups for f in g.bucket.files} <= set(new):
+        return None
+    return changelog_of(schema)
 
 
 def _groups(

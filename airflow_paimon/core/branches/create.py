@@ -206,52 +206,56 @@ def make_branch(
     name = check_branch_name(request.branch)
     source = gather_source(context, request)
     source = source if schema is None else replace(source, schema=schema)
-    retention = checked_retention(request.retention, context.table.name)
-    if parent is None and source.branch != MAIN and source.snapshot is not None and not source.is_chain_part:
-        parent = Parent(read_branch_record(context.table, source.branch), source.snapshot)
-    record = new_branch_record(request, source, context.now_iso, retention, parent)
+    record = _new_record(context, request, source, parent)
     existing = _existing(context.table, name)
-    replaced = (
-        existing is not None
-        and request.if_exists == "replace"
-        and (existing.state in (DELETING, DELETED) or not _same_operation(existing.record, record))
-    )
-    if replaced and request.from_branch == name:
-        raise InvalidInputError(f"{context.table.name}: branch {name!r} can't be replaced by a branch of itself")
-    if existing is not None and not replaced:
-        done = _reuse(context, request, existing, record)
+    replaces = existing is not None and _replaces(context.table, request, existing, record)
+    interrupted = None if replaces else existing
+    if interrupted is not None:
+        done = _reuse(context, request, interrupted, record)
         if done is not None:
             return done
-        assert existing.record is not None
-        record = existing.record  # an interrupted creation of the same branch: the table may have been altered since
+        assert interrupted.record is not None
+        record = interrupted.record  # the table may have been altered since
     # not beside the look at the branch: of one that is deleted meanwhile its tag would seem to be there
     known = context.table.branch(request.from_branch).find_tag(protective_tag(name))
-    plan = plan_create_branch(
-        request.operation,
-        context.table.name,
-        source,
-        record,
-        known,
-        written=existing is not None and not replaced and existing.head is not None,
-    )
-    replaced_branch = _removal(context, plan, record) if replaced else None
+    written = interrupted is not None and interrupted.head is not None
+    plan = plan_create_branch(request.operation, context.table.name, source, record, known, written=written)
+    removal = _removal(context, plan, record) if replaces else None
     if not request.dry_run:
         try:
-            stale = delete_stale_record(context.table, name) if existing is None else []
-            _execute(
-                context.table, plan, source, replaced_branch, stale=stale, resumed=existing is not None and not replaced
-            )
+            _execute(context.table, plan, source, removal, resumed=interrupted is not None)
         except AlreadyExistsError as error:
             raise ConflictError(
                 f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again"
             ) from error
+    return _result(context, plan, source, removal)
+
+
+def _new_record(context: Context, request: CreateBranch, source: BranchSource, parent: Parent | None) -> BranchRecord:
+    retention = checked_retention(request.retention, context.table.name)
+    if parent is None and source.branch != MAIN and source.snapshot is not None and not source.is_chain_part:
+        parent = Parent(read_branch_record(context.table, source.branch), source.snapshot)
+    return new_branch_record(request, source, context.now_iso, retention, parent)
+
+
+def _replaces(table: Table, request: CreateBranch, existing: _Existing, record: BranchRecord) -> bool:
+    """Whether an existing branch is to be replaced: not one that this operation has made, or begun to."""
+    if request.if_exists != "replace":
+        return False
+    if existing.state not in (DELETING, DELETED) and _same_operation(existing.record, record):
+        return False
+    if request.from_branch == request.branch:
+        raise InvalidInputError(f"{table.name}: branch {request.branch!r} can't be replaced by a branch of itself")
+    return True
+
+
+def _result(context: Context, plan: CreatePlan, source: BranchSource, removal: Removal | None) -> OperationResult:
     after = source.snapshot.id if source.snapshot else None
     tag = plan.protective_path
-    details = _record_details(record) | {
-        "protective_tag": tag.rpartition(f"/{TAG_PREFIX}")[2] if tag is not None else None
-    }
-    whole = plan.full_plan(replaced_branch.full_plan().actions if replaced_branch is not None else ())
-    return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
+    name = tag.rpartition(f"/{TAG_PREFIX}")[2] if tag is not None else None
+    whole = plan.full_plan(removal.full_plan().actions if removal is not None else ())
+    details = _record_details(plan.record) | {"protective_tag": name}
+    return context.result(whole, branch=plan.branch, changed=True, before=None, after=after, details=details)
 
 
 def _execute(
@@ -260,7 +264,6 @@ def _execute(
     source: BranchSource,
     replaced_branch: Removal | None,
     *,
-    stale: list[Action],
     resumed: bool,
 ) -> None:
     """Carry out the creation. A refusal before the first file of the branch is put leaves no files.
@@ -268,6 +271,7 @@ def _execute(
     ``resumed``: an earlier try was interrupted; on failure its record and tag stay, as it may have left files.
     """
     made: list[Action] = []
+    stale = delete_stale_record(table, plan.branch) if replaced_branch is None and not resumed else []
     try:
         if replaced_branch is None:
             execute(table, (*stale, plan.lock))

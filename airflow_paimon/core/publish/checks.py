@@ -29,7 +29,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_column_conflicts, check_ids, check_ranges
 from airflow_paimon.core.publish.compare import Comparison, published_difference
 from airflow_paimon.core.publish.partial_publish import check_changed, texts_of
-from airflow_paimon.core.publish.planners import PublishPlanner, SchemaLogs
+from airflow_paimon.core.publish.planners import PublishPlanner
 from airflow_paimon.core.publish.publication import Publication, RowIds
 from airflow_paimon.core.publish.row_functions import RowFunctions
 from airflow_paimon.core.row_tracking.row_ids_plan import (
@@ -54,7 +54,6 @@ from airflow_paimon.core.table.table import Table
 def plan_checked(
     planner: PublishPlanner,
     compared: Comparison,
-    logs: SchemaLogs,
     rows: RowFunctions,
     *,
     spare_ids: int = 0,
@@ -64,12 +63,12 @@ def plan_checked(
     Raises:
         ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
     """
-    publication, options = planner.plan(compared, logs), TableOptions(compared.schema.options)
+    publication, options = planner.plan(compared), TableOptions(compared.schema.options)
     if options.row_tracking:
         publication = replace(publication, row_ids=_row_ids(compared, publication, spare_ids))
     if options.data_evolution:  # an update adds a file and removes none
         publication = replace(publication, unchanged=None)
-    _check_plan(planner, compared, logs, publication, rows)
+    _check_plan(planner, compared, publication, rows)
     if warned := warn_of_bucket_counts(publication.changes, compared.schema):
         publication = replace(publication, summary={**publication.summary, "warnings": warned})
     return publication
@@ -108,9 +107,7 @@ def _row_ids(compared: Comparison, planned: Publication, spare_ids: int) -> RowI
     )
 
 
-def _check_plan(
-    planner: PublishPlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, rows: RowFunctions
-) -> None:
+def _check_plan(planner: PublishPlanner, compared: Comparison, planned: Publication, rows: RowFunctions) -> None:
     """Check what was planned for a head, in the order of the messages.
 
     Before it comes the planner's own ``check`` of the request, after it what the table requires; after a merge by key
@@ -121,11 +118,11 @@ def _check_plan(
     """
     main, schema, changes, ids = planner.main, compared.schema, planned.changes, planned.row_ids
     check_changed(compared)
-    check_deletion_vectors(main.name, theirs=logs.branch[-1], ours=schema)
+    check_deletion_vectors(main.name, theirs=compared.logs.branch[-1], ours=schema)
     if ids is not None:
         _check_row_ids(compared, planned, ids)
     if ids is not None and ids.column_order is not None and not planner.takes_all:
-        _check_data_evolution(compared, logs, planned, ids.space)
+        _check_data_evolution(compared, planned, ids.space)
     by_file = planned.file_merge is not None
     check_bucket_counts(main.name, compared.sides, changes, schema, main.branch_name, by_file=by_file)
     check_snapshot_numbers(main.name, changes, schema, compared.head.id + 1)
@@ -150,15 +147,15 @@ def _check_row_ids(compared: Comparison, planned: Publication, ids: RowIds) -> N
     check_ids(compared.main.name, planned.changes, shared, ours, space=ids.space, name_bucket=name)
 
 
-def _check_data_evolution(compared: Comparison, logs: SchemaLogs, planned: Publication, space: IdSpace) -> None:
+def _check_data_evolution(compared: Comparison, planned: Publication, space: IdSpace) -> None:
     main, changes, name = compared.main, planned.changes, StoredPartitions(compared.schema).bucket_text
     if planned.file_merge is None:
         raise UnsupportedFeatureError(
             f"{main.name}: with data-evolution.enabled and fixed buckets (bucket-append-ordered) a branch can't be "
             f"merged; fast_forward publishes it if main has not changed since the branch was made"
         )
+    sides, logs = compared.sides, compared.logs
     schemas = {s.id: s for s in logs.main}, {s.id: s for s in logs.branch}
-    sides = compared.sides
     check_column_conflicts(main.name, changes, sides.theirs, sides.ours, space=space, schemas=schemas, name_bucket=name)
     live = read_bucket_files(main, compared.head, {c.bucket for c in changes}, compared.schema)
     check_ranges(main.name, live.entries, changes, space=space, name_bucket=name)

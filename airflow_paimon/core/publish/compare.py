@@ -40,6 +40,18 @@ from airflow_paimon.core.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaLogs:
+    """The schema versions of both sides. ``put_schema_ids``: those of main that this try has put. ``were_put``: it, or
+    one of this operation that was cut off, may have put some.
+    """
+
+    main: Sequence[TableSchema] = ()
+    branch: Sequence[TableSchema] = ()
+    put_schema_ids: Collection[int] = ()
+    were_put: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """A consistent reading of both sides: ``head`` of main and ``branch_snapshot``, compared with their ``base``.
 
@@ -51,7 +63,7 @@ class Comparison:
     with a state of the branch, which that is. ``earlier_publishes_known``: whether main's history tells so; else a
     publish, or what became of it, may have expired. ``branch_partitions``: all partitions in which the branch differs
     from the base, or was published; ``unpublished_partitions``: those out of scope in which it has something that main
-    lacks.
+    lacks. ``logs``: of a planner's comparison only.
     """
 
     main: Table
@@ -72,6 +84,7 @@ class Comparison:
     earlier_publishes_known: bool = True
     branch_partitions: frozenset[bytes] = frozenset()
     unpublished_partitions: frozenset[bytes] = frozenset()
+    logs: SchemaLogs = SchemaLogs()
 
     @property
     def branch_rolled_back(self) -> bool:

@@ -4,6 +4,7 @@ of both sides.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -22,7 +23,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
-from airflow_paimon.core.publish.compare import Comparison, gather_sides, main_changed_since_unmatched
+from airflow_paimon.core.publish.compare import Comparison, SchemaLogs, gather_sides, main_changed_since_unmatched
 from airflow_paimon.core.publish.file_merge_plan import describe_appended, merges_by_file
 from airflow_paimon.core.publish.file_sides import merge_branch_files
 from airflow_paimon.core.publish.hold import Hold
@@ -54,20 +55,8 @@ from airflow_paimon.core.table.properties import (
 from airflow_paimon.core.table.table import Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaLogs:
-    """The schema versions of both sides. ``put_schema_ids``: those of main that this try has put. ``were_put``: it, or
-    one of this operation that was cut off, may have put some.
-    """
-
-    main: Sequence[TableSchema]
-    branch: Sequence[TableSchema]
-    put_schema_ids: Collection[int] = ()
-    were_put: bool = False
-
-
 @dataclass(frozen=True, slots=True)
-class PublishPlanner:
+class PublishPlanner(ABC):
     """What all ways of publishing a branch have in common. ``scope``: the partitions that are published."""
 
     context: Context
@@ -77,13 +66,13 @@ class PublishPlanner:
     takes_all: ClassVar[bool] = False
     """Whether main becomes the branch, so that all of main matters."""
 
-    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+    @abstractmethod
+    def plan(self, compared: Comparison) -> Publication:
         """Plan for a head.
 
         Raises:
             ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
         """
-        raise NotImplementedError
 
     @property
     def discards_main(self) -> bool:
@@ -95,7 +84,8 @@ class PublishPlanner:
         return self.context.table
 
     def check(self) -> None:
-        """Refuse what can be seen before anything is read or written."""
+        """Refuse what can be seen before anything is read or written; by default nothing."""
+        return
 
     def base(self) -> Snapshot | None:
         """Return the snapshot that both sides are compared with; None: they share none."""
@@ -111,7 +101,7 @@ class PublishPlanner:
         head: Snapshot | None,
         unfinished: Sequence[Hold],
         put_schema_ids: Collection[int] = (),
-    ) -> tuple[Comparison, SchemaLogs]:
+    ) -> Comparison:
         """Compare the branch with a head of main, and read the schema versions of both.
 
         Raises:
@@ -140,21 +130,19 @@ class PublishPlanner:
             unfinished=[one for one in unfinished if one.user != own],
             scope=self.scope,
         )
-        compared = replace(compared, sides=self.adjusted_sides(base, head, compared.sides))
         were_put = bool(put_schema_ids) or any(one.user == own for one in unfinished)
         logs = SchemaLogs(main=schemas, branch=branch.schemas(), put_schema_ids=put_schema_ids, were_put=were_put)
-        return compared, logs
+        return replace(compared, sides=self.adjusted_sides(base, head, compared.sides), logs=logs)
 
     def _publication(
         self,
         compared: Comparison,
-        logs: SchemaLogs,
         changes: Sequence[BucketChange],
         schemas: SchemaMapping,
         more: Mapping[str, object],
     ) -> Publication:
         """``more``: what the summary says besides what it says of every publish."""
-        head, theirs, branch = compared.head, compared.branch_snapshot, self.request.branch
+        head, theirs, branch, logs = compared.head, compared.branch_snapshot, self.request.branch, compared.logs
         # Main has the columns but no snapshot with them: they were put by a try that was cut off, or by another
         # publish, which takes them back if it is refused and no snapshot says that they are needed.
         has_no_snapshot = logs.were_put or head.schema_id < logs.main[-1].id
@@ -166,7 +154,7 @@ class PublishPlanner:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            must_be_recorded=has_no_snapshot and not schemas.new and self._brings_columns(compared, logs),
+            must_be_recorded=has_no_snapshot and not schemas.new and self._brings_columns(compared),
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),
@@ -197,23 +185,22 @@ class PublishPlanner:
             scope=self.scope,
         )
 
-    def _brings_columns(self, compared: Comparison, logs: SchemaLogs) -> bool:
-        return self._base_schema(compared, logs).content != logs.branch[-1].content
+    def _brings_columns(self, compared: Comparison) -> bool:
+        return self._base_schema(compared).content != compared.logs.branch[-1].content
 
-    def _base_schema(self, compared: Comparison, logs: SchemaLogs) -> TableSchema:
-        by_id = {s.id: s for s in logs.branch}
+    def _base_schema(self, compared: Comparison) -> TableSchema:
+        by_id = {s.id: s for s in compared.logs.branch}
         return by_id.get(compared.base.schema_id) or self.main.schema(compared.base.schema_id)
 
     def _schemas(
         self,
         compared: Comparison,
-        logs: SchemaLogs,
         changes: Sequence[BucketChange],
         own: Collection[FileId] = (),
         used: Collection[int] = (),
     ) -> SchemaMapping:
         """``own``: files of main's. ``used``: further schema ids of the branch's files that are read."""
-        base, ids = self._base_schema(compared, logs), {*used, *used_schemas(changes, own)}
+        logs, base, ids = compared.logs, self._base_schema(compared), {*used, *used_schemas(changes, own)}
         unused = self._unused(base, logs).union(logs.put_schema_ids)
         return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, unused)
 
@@ -257,11 +244,11 @@ class MergePlanner(PublishPlanner):
         if not self.scope.is_whole:
             check_parts(self.main, self.request)
 
-    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+    def plan(self, compared: Comparison) -> Publication:
         by_file = merges_by_file(compared.schema)
-        return self._with_tags(compared, (self._by_file if by_file else self._by_bucket)(compared, logs))
+        return self._with_tags(compared, (self._by_file if by_file else self._by_bucket)(compared))
 
-    def _by_file(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+    def _by_file(self, compared: Comparison) -> Publication:
         if not compared.earlier_publishes_known:
             raise ConflictError(
                 f"{self.main.name}: cannot determine what main still has of an earlier publish of "
@@ -280,23 +267,23 @@ class MergePlanner(PublishPlanner):
             more["appended_on_main"] = describe_appended(merge.kept, StoredPartitions(compared.schema).bucket_text)
         if merge.reverted_compactions:
             more["compactions_reverted"] = merge.reverted_compactions
-        schemas = self._schemas(compared, logs, merge.changes, merge.restored_files)
+        schemas = self._schemas(compared, merge.changes, merge.restored_files)
         return replace(
-            self._publication(compared, logs, merge.changes, schemas, more),
+            self._publication(compared, merge.changes, schemas, more),
             file_merge=merge,
             unchanged=Unchanged(files=merge.relies_on, partitions=merge.replaced),
         )
 
-    def _by_bucket(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+    def _by_bucket(self, compared: Comparison) -> Publication:
         overlapping = overlapping_buckets(compared.sides, compared.schema)
         changes = changes_of_branch(compared.sides, overlapping)
         unchanged = Unchanged(buckets=frozenset(compared.sides.theirs.buckets))
         if not overlapping:
-            planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
+            planned = self._publication(compared, changes, self._schemas(compared, changes), {})
             return replace(planned, unchanged=unchanged)
         base, theirs, ours, point = self._key_states(compared, overlapping)
-        schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
-        known = {s.id: s for s in (*logs.main, *schemas.new)}
+        schemas = self._schemas(compared, changes, used=base.schema_ids | theirs.schema_ids)
+        known = {s.id: s for s in (*compared.logs.main, *schemas.new)}
         keys = KeyMergeRequest(
             target=self.main,
             schema=schemas.latest or compared.schema,
@@ -307,7 +294,7 @@ class MergePlanner(PublishPlanner):
             on_overlap=None if self.request.on_overlap == "fail" else self.request.on_overlap,
             equal_rows_overlap=aggregates(compared.schema),
         )
-        planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
+        planned = self._publication(compared, changes, schemas, {"merged_by_key": keys.summary})
         return replace(planned, key_merge=keys, unchanged=unchanged)
 
     def _key_states(self, compared: Comparison, buckets: Collection[BucketKey]) -> tuple[BucketFiles, ...]:
@@ -349,9 +336,9 @@ class FastForwardPlanner(PublishPlanner):
     request: FastForward | ReplaceMain
     takes_all: ClassVar[bool] = True
 
-    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+    def plan(self, compared: Comparison) -> Publication:
         changes = self._changes(compared, "a fast-forward")
-        planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
+        planned = self._publication(compared, changes, self._schemas(compared, changes), {})
         return self._with_tags(compared, replace(planned, watermark=compared.branch_snapshot.watermark))
 
     @property

@@ -156,8 +156,8 @@ class _BranchPublisher:
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
         """Plan; may write: rows merged by key, and on the branch the commit that folds it."""
         planner, request, rows = self.planner, self.planner.request, self.files.rows
-        compared, logs = planner.compare(self.branch_snapshot, head, self.unfinished, put_schema_ids)
-        publication = plan_checked(planner, compared, logs, rows, spare_ids=self._spare_ids(compared.head))
+        compared = planner.compare(self.branch_snapshot, head, self.unfinished, put_schema_ids)
+        publication = plan_checked(planner, compared, rows, spare_ids=self._spare_ids(compared.head))
         against = compared.head if planner.discards_main else compared.base
         publication = self.required_checks.checked(publication, against, is_main=planner.discards_main)
         high = buckets_to_fold(planner, compared, publication.changes)

@@ -33,7 +33,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.checks import plan_checked
 from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import conflict_if_gone, drop_hold, put_hold, unfinished_publishes
-from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
+from airflow_paimon.core.publish.planners import MergePlanner
 from airflow_paimon.core.publish.publication import PlannedPublication, plan_publication
 from airflow_paimon.core.publish.publish_branch import branch_head
 from airflow_paimon.core.publish.publish_schemas import put_schemas
@@ -125,8 +125,8 @@ class _Rebase:
         if record is not None and committed is not None and committed.commit_user == request.operation_id:
             return self._result(None, committed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._head_of_record(record)
-        compared, logs = self.planner.compare(self.theirs, head, unfinished_publishes(self.branch))
-        planned = self._plan(self.main, compared, logs)  # refuses what it can't do before there is a branch
+        compared = self.planner.compare(self.theirs, head, unfinished_publishes(self.branch))
+        planned = self._plan(self.main, compared)  # refuses what it can't do before there is a branch
         details = self._details(compared, planned)
         changes, conditions = planned.publication.changes_anything, planned.publication.preconditions
         plan = Plan(operation=request.operation, table=self.main.name, summary=details, preconditions=conditions)
@@ -138,7 +138,7 @@ class _Rebase:
                 self._create_branch(compared.head)
             execute(self.main, missing_tags_of_copy(self.main, request.branch, request.to_branch))
             drop_hold(self.branch, put_hold(self.branch, self.theirs))  # so its tags were there when they were copied
-            return self._result(plan, self._commit(compared, logs), details)
+            return self._result(plan, self._commit(compared), details)
         finally:
             drop_hold(self.branch, hold)
 
@@ -170,11 +170,11 @@ class _Rebase:
             "exists; delete it and run the rebase again, with another operation id"
         )
 
-    def _plan(self, target: Table, compared: Comparison, logs: SchemaLogs) -> PlannedPublication:
+    def _plan(self, target: Table, compared: Comparison) -> PlannedPublication:
         """Plan what main's head gets of the branch, as a commit on ``target``, which has that head."""
         request = self.planner.request
         check_known([compared.head, self.theirs], table=self.main.name)
-        publication = replace(plan_checked(self.planner, compared, logs, self.files.rows), target=target, properties={})
+        publication = replace(plan_checked(self.planner, compared, self.files.rows), target=target, properties={})
         if not self.request.dry_run:
             publication = self.files.merge_by_key(publication, writers_stopped=True)
         return plan_publication(request, publication)
@@ -194,10 +194,10 @@ class _Rebase:
         )
         make_branch(replace(self.planner.context, request=request), request, Parent(old, self.theirs))
 
-    def _commit(self, compared: Comparison, logs: SchemaLogs) -> Snapshot:
+    def _commit(self, compared: Comparison) -> Snapshot:
         target, request, schemas = self.target, self.request, self.target.schemas()
-        compared, logs = replace(compared, schema=schemas[-1]), replace(logs, main=schemas)
-        planned = self._plan(target, compared, logs)
+        compared = replace(compared, schema=schemas[-1], logs=replace(compared.logs, main=schemas))
+        planned = self._plan(target, compared)
         published = planned.publication
         draft = self.files.draft(planned, self._properties(compared))
         check_files_exist(target, draft.schema, published.changes, planned.index or (), set())

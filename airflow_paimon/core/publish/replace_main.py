@@ -28,7 +28,7 @@ from airflow_paimon.core.publish.branch_tags import put_each, tags_for_main, tag
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, Sides
 from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import publishes_onto
-from airflow_paimon.core.publish.planners import FastForwardPlanner, SchemaLogs, used_schemas
+from airflow_paimon.core.publish.planners import FastForwardPlanner, used_schemas
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.publish_schemas import has_columns_of
 from airflow_paimon.core.publish.replace_main_plan import (
@@ -113,13 +113,14 @@ class ReplaceMainPlanner(FastForwardPlanner):
             return None
         return empty_snapshot(record.schema_id)
 
-    def _schema_before(self, logs: SchemaLogs, head: Snapshot) -> TableSchema:
+    def _schema_before(self, compared: Comparison) -> TableSchema:
         """Return main's newest version without those that this try has put, and those that unfinished publishes of any
         branch may have put: of other operations not the columns that main's newest snapshot has.
         """
+        logs, newest = compared.logs, compared.head.schema_id
         own, by_id = self.request.operation_id, {s.id: s for s in logs.main}
         killed = [
-            (one.schema if one.user == own else max(one.schema, head.schema_id), self.main.branch(one.branch).schemas())
+            (one.schema if one.user == own else max(one.schema, newest), self.main.branch(one.branch).schemas())
             for one in publishes_onto(self.main)
             if one.schema in by_id
         ]
@@ -129,20 +130,20 @@ class ReplaceMainPlanner(FastForwardPlanner):
             logs.main[-1],
         )
 
-    def _brings_columns(self, compared: Comparison, logs: SchemaLogs) -> bool:
+    def _brings_columns(self, compared: Comparison) -> bool:
         return True  # or options, or takes main's own columns away
 
     def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         since = _changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
         return sides if since is None else replace(sides, ours_changed=since)
 
-    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
-        main, request, mine = self.main, self.request, compared.schema
-        before = self._schema_before(logs, compared.head)
+    def plan(self, compared: Comparison) -> Publication:
+        main, request, mine, logs = self.main, self.request, compared.schema, compared.logs
+        before = self._schema_before(compared)
         changes = self._changes(compared, "replacing it")
         _check_name_is_free(main, request.keep_old_as, compared.head)
         options, comment = self._options(mine, logs.branch[-1])
-        base, used = self._base_schema(compared, logs), used_schemas(changes)
+        base, used = self._base_schema(compared), used_schemas(changes)
         schemas = plan_replaced_schemas(
             main.name, base, logs.main, logs.branch, used, options, comment, self.context.now_ms
         )
@@ -167,7 +168,7 @@ class ReplaceMainPlanner(FastForwardPlanner):
                 f"jobs with commit user {first_few(users, MAX_LISTED)} write branch {request.branch!r}. Do not resume "
                 f"one on main from a savepoint as it is: docs/howto/replace-main.md names the settings that it needs"
             ]
-        planned = self._publication(compared, logs, changes, schemas, summary)
+        planned = self._publication(compared, changes, schemas, summary)
         return replace(
             planned,
             properties={
