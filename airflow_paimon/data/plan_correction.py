@@ -22,7 +22,6 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PlanCorrection
 from airflow_paimon.core.requests.text_files import sql_text
 from airflow_paimon.core.sql_text.checks import (
-    check_is_query,
     check_mode,
     check_statement_alone,
     check_target,
@@ -129,8 +128,7 @@ def _sql(request: PlanCorrection) -> str | None:
 
 
 def _check_sql(request: PlanCorrection, target: _CorrectedBranch, sql: str) -> None:
-    """Refuse what correct_branch will refuse: SQL that is no correction, columns that its tables lack."""
-    check_is_query(sql)
+    """Refuse what correct_branch will refuse: another target, columns that its tables lack."""
     check_target(sql)
     main = target.view.branch(MAIN)
     opened = partial(open_table, request.warehouse, storage_options=request.storage_options)

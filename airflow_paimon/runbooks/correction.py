@@ -157,7 +157,6 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
     from airflow_paimon.core.sql_text.checks import (
         check_all_rows,
         check_for_connector,
-        check_is_query,
         check_mode,
         check_statement_alone,
         check_target,
@@ -174,8 +173,6 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         check_for_connector(texts)
     for text in texts:
         check_target(text)
-    if params["sql"] and not _kind(params):
-        check_is_query(params["sql"])
     if kind := _kind(params):
         for text in texts:
             check_statement_alone(kind, params["mode"], params["partitions"])

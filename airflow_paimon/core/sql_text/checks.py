@@ -73,10 +73,11 @@ def divided(sql: str) -> list[str]:
     """Return the statements of a correction's SQL, one or more; one is returned as it is.
 
     Raises:
-        InvalidInputError: several, and one of them is none, or is a SELECT.
+        InvalidInputError: one of them is no correction, or there are several, one of which is a SELECT.
     """
     texts = split_statements(sql)
     if len(texts) < 2:
+        check_is_query(sql)
         return [sql]
     for at, text in enumerate(texts, 1):
         with naming_statement(at, texts):

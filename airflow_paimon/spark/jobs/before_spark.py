@@ -26,7 +26,7 @@ from airflow_paimon.core.requests.requests import (
     Request,
     Rescale,
 )
-from airflow_paimon.core.sql_text.checks import check_is_query, naming_statement, viewed_columns
+from airflow_paimon.core.sql_text.checks import naming_statement, viewed_columns
 from airflow_paimon.core.sql_text.columns import check_columns
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.read_cache import cached_reads
@@ -123,8 +123,6 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     sql = read_sql(request)
     branch = branch_to_correct(context, request)
     texts = divided(request, sql)
-    for text in texts:
-        check_is_query(text)
     # Only rows need partitions, not an UPDATE; a text that does not begin with SELECT is left for Spark to parse.
     gives_rows = sql is None or sql.lstrip()[:6].lower() == "select"
     base = (read_base if gives_rows else read_heads)(context, request, branch)

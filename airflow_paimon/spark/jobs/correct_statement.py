@@ -13,7 +13,6 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureErro
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.sql_text.call import is_call
 from airflow_paimon.core.sql_text.checks import check_statement_alone
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.live_files import BucketKey
@@ -36,7 +35,7 @@ from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
-from airflow_paimon.spark.statements.parse import TAKEN, is_command_plan, parse_plan, parse_statement
+from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import commit_statement, compute_changes
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows
@@ -62,12 +61,6 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
     except InvalidInputError as error:
         raise InvalidInputError(f"sql (--sql): {error.message}") from None
     if statement is None:
-        if is_call(sql) or is_command_plan(parse_plan(spark, sql)):  # before its partitions are asked for
-            words = " ".join(sql.split()[:2])
-            raise InvalidInputError(
-                f"sql (--sql): {words!r} does not give rows for a branch: give one SELECT, or one {TAKEN} on "
-                f"{BRANCH_VIEW}"
-            )
         return None
     target = statement.target
     if tuple(part.lower() for part in target.name) != (BRANCH_VIEW,):

@@ -55,7 +55,7 @@ def divided(request: CorrectBranch, sql: str | None) -> list[str]:
     """Return the statements of ``--sql``, one or more; one is returned as it is. None for a function.
 
     Raises:
-        InvalidInputError: several, where one is taken (``checks.divided``), or in a dry run.
+        InvalidInputError: one is no correction (``checks.divided``), or several, where one is taken or in a dry run.
     """
     texts = [] if sql is None else checks.divided(sql)
     if request.engine == "connector":
