@@ -98,7 +98,7 @@ def _plan_group_expiry(
 
 
 def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, datetime]) -> GroupExpiry:
-    """Keep the segments that hold an input of a stale partition that stays, and all after them.
+    """Keep the segments from which a stale partition that stays is rebuilt, and all after them.
 
     ``needs``: the time from which a rebuild of each stale partition of the group starts. A segment kept for one may
     itself be stale and need more.
@@ -121,7 +121,7 @@ def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, d
     kept = len(plan.segments) - count
     return replace(
         plan,
-        reason=f"{plan.reason}; {kept} of them stay, because {texts} is stale and built from them",
+        reason=f"{plan.reason}; {kept} of them stay, because {texts} is stale and is rebuilt from them",
         anchor=(*plan.snapshots, plan.anchor)[count],
         segments=plan.segments[:count],
         orphans=plan.orphans if count else (),

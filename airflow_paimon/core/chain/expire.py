@@ -244,8 +244,8 @@ def _report(layout: ChainLayout, groups: Sequence[GroupExpiry], snapshots: _Held
     waiting = [layout.text_of(v) for g in groups for v in g.waits_for]
     if waiting:
         warnings.append(
-            f"old segments stay, because {len(waiting)} partitions that stay are stale and built from them "
-            f"(details.waits_for): rebuild those (compact_chain_table --pending) or reload them, then expire"
+            f"old segments stay, because {len(waiting)} partitions that stay are stale and are rebuilt from "
+            f"them (details.waits_for): rebuild those (compact_chain_table --pending) or reload them, then expire"
         )
     return {
         "strategy": VALUES_TIME,
