@@ -91,10 +91,10 @@ Made by ``make functions`` of the table of operations and of tests/python_functi
 # fmt: off
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, Unpack
 
-from airflow_paimon.notebook.operation import Result, describe, perform
+from airflow_paimon.notebook.operation import CommonArguments, Result, describe, perform
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
@@ -145,10 +145,9 @@ def _function(name: str, operation: OperationSpec) -> str:
     optional = [_parameter(f) for f in own if f.default != ""]
     if operation.in_python and "processes" in inspect.signature(in_python(operation.request.operation)).parameters:
         optional.append("processes: int = 1")
-    common = ["warehouse: str | None = None", "storage_options: Mapping[str, Any] | None = None"]
-    common += ["operation_id: str | None = None", "now: str | None = None", "dry_run: bool = False"]
     example, output = EXAMPLES[name]
-    signature = "\n".join([*packed(["table: str | Table", *required, "*", *optional]), *packed(common)])
+    by_name = ["*", *optional] if optional else []
+    signature = "\n".join(packed(["table: str | Table", *required, *by_name, "**common: Unpack[CommonArguments]"]))
     return (
         f"def {name}(\n{signature}\n) -> Result:\n"
         f'    """{operation.summary}\n\n    Example:\n        >>> {example}\n        {output}\n    """\n'

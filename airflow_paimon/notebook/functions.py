@@ -10,10 +10,10 @@ Made by ``make functions`` of the table of operations and of tests/python_functi
 # fmt: off
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, Unpack
 
-from airflow_paimon.notebook.operation import Result, describe, perform
+from airflow_paimon.notebook.operation import CommonArguments, Result, describe, perform
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
@@ -32,9 +32,7 @@ __all__ = [
 def create_branch(
     table: str | Table, branch: str, *, tag: str | None = None, snapshot: int | None = None, from_branch: str = "main",
     if_exists: Literal["fail", "skip", "replace"] = "fail", owner: str | None = None, reason: str | None = None,
-    retention: str | None = None, protected: bool = False, force: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    retention: str | None = None, protected: bool = False, force: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Create a branch from a tag, from a snapshot, or empty.
 
@@ -48,8 +46,7 @@ def create_branch(
 def alter_branch(
     table: str | Table, branch: str, *, owner: str | None = None, reason: str | None = None,
     retention: str | None = None, protect: bool = False, protected_by: str | None = None, unprotect: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Change a branch's owner, reason, retention or protection.
 
@@ -62,9 +59,7 @@ def alter_branch(
 
 def delete_branch(
     table: str | Table, branch: str, *, expected_branch_snapshot: int | str | None = None,
-    if_missing: Literal["fail", "skip"] = "fail", force: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    if_missing: Literal["fail", "skip"] = "fail", force: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Delete a branch other than main.
 
@@ -76,9 +71,7 @@ def delete_branch(
 
 
 def rename_branch(
-    table: str | Table, branch: str, to_branch: str, *, force: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, branch: str, to_branch: str, *, force: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Rename a branch.
 
@@ -92,8 +85,7 @@ def rename_branch(
 def rebase_branch(
     table: str | Table, branch: str, to_branch: str, *, expected_branch_snapshot: int | str | None = None,
     keep_appended: bool = False, on_overlap: Literal["fail", "branch", "main"] = "fail",
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Rebase a branch: put its changes on a new branch of main's head.
 
@@ -107,9 +99,7 @@ def rebase_branch(
 def create_tag(
     table: str | Table, tag: str, *, branch: str = "main", snapshot: int | None = None, timestamp: str | None = None,
     time_retained: str | None = None, if_exists: Literal["fail", "skip", "replace"] = "fail", hold: str | None = None,
-    held_by: str | None = None,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    held_by: str | None = None, **common: Unpack[CommonArguments],
 ) -> Result:
     """Tag a snapshot of a branch.
 
@@ -122,9 +112,7 @@ def create_tag(
 
 def replace_tag(
     table: str | Table, tag: str, *, branch: str = "main", snapshot: int | None = None,
-    time_retained: str | None = None,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    time_retained: str | None = None, **common: Unpack[CommonArguments],
 ) -> Result:
     """Change the snapshot and the retention of a tag.
 
@@ -137,9 +125,7 @@ def replace_tag(
 
 def delete_tag(
     table: str | Table, tag: str, *, branch: str = "main", if_missing: Literal["fail", "skip"] = "fail",
-    release_hold: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    release_hold: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Delete a tag of a branch.
 
@@ -151,9 +137,7 @@ def delete_tag(
 
 
 def rename_tag(
-    table: str | Table, tag: str, to_tag: str, *, branch: str = "main",
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, tag: str, to_tag: str, *, branch: str = "main", **common: Unpack[CommonArguments],
 ) -> Result:
     """Rename a tag of a branch.
 
@@ -166,8 +150,7 @@ def rename_tag(
 
 def create_table_set(
     table: str | Table, table_set: str, *, member: Iterable[str] = (), keep: int = 10, retention: str = "7 d",
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Create the next version of a set of tables: one snapshot of each, read as one.
 
@@ -180,9 +163,7 @@ def create_table_set(
 
 def reset_consumer(
     table: str | Table, consumer: str, *, next_snapshot: int | None = None, branch: str = "main",
-    if_missing: Literal["fail", "skip"] = "fail",
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    if_missing: Literal["fail", "skip"] = "fail", **common: Unpack[CommonArguments],
 ) -> Result:
     """Set or delete the position of a streaming reader.
 
@@ -195,9 +176,7 @@ def reset_consumer(
 
 def clear_consumers(
     table: str | Table, *, including: str | None = None, excluding: str | None = None, idle_for: str | None = None,
-    branch: str = "main",
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    branch: str = "main", **common: Unpack[CommonArguments],
 ) -> Result:
     """Delete positions of streaming readers, which then retain no snapshots.
 
@@ -209,9 +188,7 @@ def clear_consumers(
 
 
 def alter_table(
-    table: str | Table, *, branch: str = "main", change: Iterable[str] = (),
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, *, branch: str = "main", change: Iterable[str] = (), **common: Unpack[CommonArguments],
 ) -> Result:
     """Change columns and options of a table's branch, all changes as one schema version.
 
@@ -230,9 +207,7 @@ def merge_branch(
     approved_main_snapshot: int | str | None = None, diff: str | None = None, writers_stopped: bool = False,
     force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", partitions: Iterable[str] = (),
     tags: bool = False, revert_compaction: bool = False, keep_appended: bool = False,
-    on_overlap: Literal["fail", "branch", "main"] = "fail",
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    on_overlap: Literal["fail", "branch", "main"] = "fail", **common: Unpack[CommonArguments],
 ) -> Result:
     """Publish a branch onto main as one snapshot, and keep what main got since.
 
@@ -250,9 +225,7 @@ def fast_forward(
     changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | str | None = None,
     approved_main_snapshot: int | str | None = None, diff: str | None = None, writers_stopped: bool = False,
     force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
-    tags: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    tags: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Publish a branch onto main; refused if main changed since the branch was created.
 
@@ -271,9 +244,7 @@ def replace_main(
     approved_main_snapshot: int | str | None = None, diff: str | None = None, writers_stopped: bool = False,
     force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
     keep_old_as: str | None = None, options: Literal["branch", "main"] = "branch", option: Iterable[str] = (),
-    move_consumer: Iterable[str] = (), readers_stopped: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    move_consumer: Iterable[str] = (), readers_stopped: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Replace the whole state of main by that of a branch: rows, columns, options, and the branch's tags.
 
@@ -290,8 +261,7 @@ def rollback_to(
     approved_at: str | None = None, reason: str | None = None, changelog: Literal["auto", "none"] = "auto",
     branch: str = "main", tag: str | None = None, snapshot: int | None = None, timestamp: str | None = None,
     watermark: str | None = None, keep_later: bool = False, writers_stopped: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
 
@@ -304,9 +274,7 @@ def rollback_to(
 
 def diff_branches(
     table: str | Table, branch: str, *, against: str = "base", partitions: Iterable[str] = (), sample: int = 5,
-    mask: Iterable[str] = (),
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    mask: Iterable[str] = (), **common: Unpack[CommonArguments],
 ) -> Result:
     """Compare the rows of two branches, or of a branch and its base.
 
@@ -320,9 +288,7 @@ def diff_branches(
 def plan_correction(
     table: str | Table, *, branch: str | None = None, from_branch: str = "main", sql: str | None = None,
     function: str | None = None, view: Iterable[str] = (), mode: Literal["overwrite", "upsert"] = "overwrite",
-    partitions: Iterable[str] = (),
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    partitions: Iterable[str] = (), **common: Unpack[CommonArguments],
 ) -> Result:
     """Plan a correction from metadata alone: what it will read and write, and what conflicts with it.
 
@@ -336,8 +302,7 @@ def plan_correction(
 def compact(
     table: str | Table, *, branch: str = "main", partitions: Iterable[str] = (), min_files: int = 5,
     max_sorted_runs: int | None = None, writers_stopped: bool = False, processes: int = 1,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Merge small files and sorted runs into few, and drop deleted rows.
 
@@ -349,9 +314,7 @@ def compact(
 
 
 def compact_manifest(
-    table: str | Table, *, branch: str = "main", manifest_sort_enabled: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, *, branch: str = "main", manifest_sort_enabled: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Merge the manifests of a branch into few, sorted by partition, without deleted entries.
 
@@ -364,9 +327,7 @@ def compact_manifest(
 
 def rescale(
     table: str | Table, *, branch: str = "main", bucket_num: int | None = None, partitions: Iterable[str] = (),
-    writers_stopped: bool = False, processes: int = 1,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    writers_stopped: bool = False, processes: int = 1, **common: Unpack[CommonArguments],
 ) -> Result:
     """Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
 
@@ -379,9 +340,7 @@ def rescale(
 
 def expire_branches(
     table: str | Table, *, older_than: str | None = None, idle_for: str | None = None, owner: str | None = None,
-    drop_unpublished: bool = False, notify_before: str | None = None,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    drop_unpublished: bool = False, notify_before: str | None = None, **common: Unpack[CommonArguments],
 ) -> Result:
     """Delete branches whose retention has passed, unless they are protected or have unpublished commits.
 
@@ -394,8 +353,7 @@ def expire_branches(
 
 def remove_orphan_files(
     table: str | Table, *, older_than: str = "1 d", records_older_than: str = "30 d", memory_mb: int = 256,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Delete old files that no snapshot, tag or changelog of any branch refers to.
 
@@ -408,8 +366,7 @@ def remove_orphan_files(
 
 def check_table(
     table: str | Table, *, verify_files: bool = True, verify_keys: bool = False, memory_mb: int = 256,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Find incomplete branches, missing protective tags, missing files and stale records.
 
@@ -421,9 +378,7 @@ def check_table(
 
 
 def storage_usage(
-    table: str | Table, *, limit: int = 100, memory_mb: int = 256,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, *, limit: int = 100, memory_mb: int = 256, **common: Unpack[CommonArguments],
 ) -> Result:
     """Count the bytes that each branch, tag and range of snapshots retains, and what its deletion would free.
 
@@ -435,9 +390,7 @@ def storage_usage(
 
 
 def find_rows(
-    table: str | Table, where: str, *, limit: int = 100,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, where: str, *, limit: int = 100, **common: Unpack[CommonArguments],
 ) -> Result:
     """Find the stored files with rows of a condition, on all branches, and the snapshots and tags that need them.
 
@@ -452,9 +405,7 @@ def erase_rows(
     table: str | Table, where: str, *, approved_by: str | None = None, requested_by: str | None = None,
     four_eyes: bool = False, skip_checks: bool = False, limit: int = 100, expire_tags: bool = False,
     expire_history: bool = False, grace: str = "1 h", writers_stopped: bool = False, orphans_older_than: str = "1 d",
-    reason: str | None = None, processes: int = 1,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    reason: str | None = None, processes: int = 1, **common: Unpack[CommonArguments],
 ) -> Result:
     """Erase rows of a condition from main, every branch, and old snapshots and tags.
 
@@ -468,9 +419,7 @@ def erase_rows(
 def export_audit(
     table: str | Table, *, from_: str | None = None, to: str | None = None, uri: str | None = None,
     format: Literal["json", "csv", "markdown"] | None = None, to_table: str | None = None,
-    skip_unreadable: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    skip_unreadable: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Write who changed tables, why, and who approved it, to a file or to a table.
 
@@ -482,9 +431,7 @@ def export_audit(
 
 
 def table_health(
-    table: str | Table, *, storage: bool = False, limit: int = 100,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, *, storage: bool = False, limit: int = 100, **common: Unpack[CommonArguments],
 ) -> Result:
     """Score the health of tables by their files and metadata, with reasons and recommended fixes.
 
@@ -496,9 +443,7 @@ def table_health(
 
 
 def repair_table(
-    table: str | Table, *, finding: Iterable[str] = (),
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, *, finding: Iterable[str] = (), **common: Unpack[CommonArguments],
 ) -> Result:
     """Repair the findings of check_table.
 
@@ -513,9 +458,7 @@ def create_chain_table(
     table: str | Table, *, column: Iterable[str] = (), primary_key: Iterable[str] = (),
     partition_key: Iterable[str] = (), option: Iterable[str] = (), snapshot_branch: str = "snapshot",
     delta_branch: str = "delta", chain_partition_key: Iterable[str] = (), timestamp_pattern: str | None = None,
-    timestamp_formatter: str | None = None, sequence_field: Iterable[str] = (),
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    timestamp_formatter: str | None = None, sequence_field: Iterable[str] = (), **common: Unpack[CommonArguments],
 ) -> Result:
     """Create a chain table, or convert a primary-key table, with its branches and options.
 
@@ -529,9 +472,7 @@ def create_chain_table(
 
 
 def check_chain_table(
-    table: str | Table, *,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, **common: Unpack[CommonArguments],
 ) -> Result:
     """Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.
 
@@ -543,9 +484,7 @@ def check_chain_table(
 
 
 def alter_chain_table(
-    table: str | Table, *, change: Iterable[str] = (),
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, *, change: Iterable[str] = (), **common: Unpack[CommonArguments],
 ) -> Result:
     """Apply one schema change to all three branches of a chain table, or to none.
 
@@ -560,8 +499,7 @@ def compact_chain_table(
     table: str | Table, *, partition: Iterable[str] = (), from_: str | None = None, to: str | None = None,
     pending: bool = False, max_chain_length: int | None = None, overwrite: bool = False,
     gap_policy: Literal["empty", "carry_forward"] = "empty", task_memory_mb: int = 256, processes: int = 1,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Compact partitions of a chain table into full partitions of its snapshot branch.
 
@@ -577,8 +515,7 @@ def expire_partitions(
     skip_checks: bool = False, branch: str = "main", expiration_time: str | None = None,
     strategy: Literal["values-time", "update-time"] | None = None, timestamp_pattern: str | None = None,
     timestamp_formatter: str | None = None, min_full_partitions: int = 1, limit: int | None = None,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Drop partitions that are too old; in a chain table, whole segments.
 
@@ -590,9 +527,7 @@ def expire_partitions(
 
 
 def mark_partition_done(
-    table: str | Table, *, partitions: Iterable[str] = (),
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, *, partitions: Iterable[str] = (), **common: Unpack[CommonArguments],
 ) -> Result:
     """Mark partitions as done, for downstream jobs.
 
@@ -607,8 +542,7 @@ def expire_snapshots(
     table: str | Table, *, branch: str = "main", all_branches: bool = False, older_than: str | None = None,
     grace: str = "1 h", writers_stopped: bool = False, retain_min: int | None = None, retain_max: int | None = None,
     max_deletes: int | None = None, keep_undo: bool = True, retry_window: str = "1 d",
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Expire old snapshots, and delete the files that no branch, tag or reader needs any more.
 
@@ -622,9 +556,7 @@ def expire_snapshots(
 def expire_changelogs(
     table: str | Table, *, branch: str = "main", all_branches: bool = False, older_than: str | None = None,
     grace: str = "1 h", writers_stopped: bool = False, retain_min: int | None = None, retain_max: int | None = None,
-    max_deletes: int | None = None, delete_all: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    max_deletes: int | None = None, delete_all: bool = False, **common: Unpack[CommonArguments],
 ) -> Result:
     """Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.
 
@@ -638,8 +570,7 @@ def expire_changelogs(
 def expire_tags(
     table: str | Table, *, branch: str = "main", all_branches: bool = False, older_than: str | None = None,
     grace: str = "1 h", writers_stopped: bool = False, prefix: str | None = None, include_unlimited: bool = False,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Expire old tags, and delete the files that no branch, tag or reader needs any more.
 
@@ -651,9 +582,7 @@ def expire_tags(
 
 
 def trigger_tag_automatic_creation(
-    table: str | Table, *,
-    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
-    now: str | None = None, dry_run: bool = False,
+    table: str | Table, **common: Unpack[CommonArguments],
 ) -> Result:
     """Create the automatic tags of main that are due, and expire old ones.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
@@ -19,7 +20,17 @@ from airflow_paimon.notebook.table import ReadableTable
 
 Result = OperationResult
 
-_COMMON = frozenset(f.name for f in dataclasses.fields(Request))
+_COMMON = "``warehouse``, ``storage_options``, ``operation_id``, ``now`` and ``dry_run``, which every function takes"
+
+
+class CommonArguments(TypedDict, total=False):
+    """The arguments that every function takes besides its own."""
+
+    warehouse: str | None
+    storage_options: Mapping[str, Any] | None
+    operation_id: str | None
+    now: str | None
+    dry_run: bool
 
 
 def perform(operation: str, given: dict[str, Any], run: Callable[[Request, int], OperationResult] = run_here) -> Result:
@@ -30,10 +41,11 @@ def perform(operation: str, given: dict[str, Any], run: Callable[[Request, int],
         PaimonError: see the operation.
     """
     values = dict(given)
-    processes = values.pop("processes", 1)
+    processes, common = values.pop("processes", 1), values.pop("common")
+    values |= common
     if not isinstance(values["table"], str):
         values |= _opened(operation, values)
-    elif values["warehouse"] is None:
+    elif values.get("warehouse") is None:
         raise InvalidInputError(
             f"{operation}: give warehouse= with the name {values['table']!r}, or what open_table returned"
         )
@@ -45,7 +57,7 @@ def _opened(operation: str, values: Mapping[str, Any]) -> dict[str, Any]:
     table = values["table"]
     if not isinstance(table, Table):
         raise InvalidInputError(f"{operation}: table is db.table or what open_table returned, not {table!r}")
-    if values["warehouse"] is not None or values["storage_options"] is not None:
+    if values.get("warehouse") is not None or values.get("storage_options") is not None:
         raise InvalidInputError(
             f"{operation}: an opened table knows its warehouse and its storage_options; leave them out"
         )
@@ -62,9 +74,10 @@ def describe(name: str, function: Callable[..., Any]) -> None:
     """Add the arguments of an operation to the text of its function, as its job's ``--help`` has them."""
     known = {f.name: _in_python(f.metadata["help"]) for f in dataclasses.fields(operation_of(name).request)}
     known["processes"] = "How many processes of this machine read and write rows; a script needs a __main__ guard"
-    names = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
-    lines = "\n".join(f"        {argument}: {known[argument]}." for argument in names if argument not in _COMMON)
-    function.__doc__ = f"{function.__doc__ or ''}\n    Args:\n{lines}\n" if lines else function.__doc__
+    known["common"] = _COMMON
+    _, *names = inspect.signature(function).parameters
+    lines = "\n".join(f"        {argument}: {known[argument]}." for argument in names)
+    function.__doc__ = f"{function.__doc__ or ''}\n    Args:\n{lines}\n"
 
 
 def _in_python(text: str) -> str:

@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from airflow_paimon.notebook.operation import Result, perform
+from airflow_paimon.notebook.operation import CommonArguments, Result, perform
 
 if TYPE_CHECKING:
     from airflow_paimon.core.requests.context import OperationResult
@@ -31,11 +31,7 @@ def correct_branch(
     partitions: Iterable[str] = (),
     restricted_sql: bool = False,
     spark: Any = None,
-    warehouse: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    operation_id: str | None = None,
-    now: str | None = None,
-    dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Run statements on a branch, or write the rows of a query or a function into it.
 
@@ -62,11 +58,7 @@ def check_branch_data(
     sample: int = 5,
     mask: Iterable[str] = (),
     spark: Any = None,
-    warehouse: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    operation_id: str | None = None,
-    now: str | None = None,
-    dry_run: bool = False,
+    **common: Unpack[CommonArguments],
 ) -> Result:
     """Check the rows of a branch against ``rules``: a list of them, or the path of a JSON file.
 
