@@ -168,7 +168,7 @@ def perform(context: Context, request: Request) -> OperationResult:
 
 def on_metadata(operation: str) -> Run:
     """Return what executes an operation that needs no Spark."""
-    run, more = _imported(_ON_METADATA[operation]), tuple[Any, ...]()
+    run, more = imported(_ON_METADATA[operation]), tuple[Any, ...]()
     if operation in _ON_ROWS_OF_MAIN:
         more = (row_functions(),)
     elif operation == "check_table":
@@ -187,7 +187,7 @@ def in_python(operation: str) -> Callable[..., OperationResult]:
     return local.diff_branches if operation == "diff_branches" else local.rewrite_files
 
 
-def _imported(place: str) -> Callable[..., Any]:
+def imported(place: str) -> Callable[..., Any]:
     """Return a function by the module of this package that has it, and its name."""
     module, _, name = place.partition(":")
     found: Callable[..., Any] = getattr(import_module(f"airflow_paimon.{module}"), name)
@@ -196,7 +196,7 @@ def _imported(place: str) -> Callable[..., Any]:
 
 def _later(place: str) -> Callable[..., Any]:
     """Return what imports a function when it is called."""
-    return lambda *args, **kwargs: _imported(place)(*args, **kwargs)
+    return lambda *args, **kwargs: imported(place)(*args, **kwargs)
 
 
 def row_functions() -> RowFunctions:

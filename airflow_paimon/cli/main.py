@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import runpy
@@ -15,8 +16,9 @@ from airflow_paimon import __version__
 from airflow_paimon.bundled import job_names, job_path, job_summaries
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedError, error_to_json
 from airflow_paimon.core.garbage import collect_seldom
-from airflow_paimon.core.requests.arguments import plain_message
+from airflow_paimon.core.requests.arguments import add_flag, plain_message
 from airflow_paimon.core.requests.printed import printable
+from airflow_paimon.core.requests.requests import PlanCorrection
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
@@ -44,6 +46,10 @@ _OF_ROWS = ("head", "count")
 """Commands that read rows."""
 _OF_A_VERSION = ("schema", "partitions", "files", *_OF_ROWS)
 """Commands that show a table as of a version."""
+_OF_PLAN = [
+    f for f in dataclasses.fields(PlanCorrection) if f.name in ("sql", "function", "view", "partitions", "mode")
+]
+"""The fields of the request that ``plan`` takes."""
 _VERSION_FLAGS = ("--tag", "--snapshot", "--version-as-of")
 """Flags that people try who want an earlier state."""
 _JOB_HELP = """\
@@ -259,12 +265,8 @@ def _add_flags_of(name: str, required: argparse._ArgumentGroup, command: argpars
         command.add_argument("--columns", metavar="NAME,...", help="only these columns; default all")
     if name in _OF_ROWS:
         command.add_argument("--where", metavar="CONDITION", help="only rows like \"dt = '2026-11-18' AND id > 3\"")
-    if name == "plan":
-        command.add_argument("--sql", metavar="SQL", help="the statement or SELECT, or a file that ends in .sql")
-        command.add_argument("--function", metavar="MODULE:NAME", help="instead of SQL; it is not called")
-        command.add_argument("--view", action="append", metavar="NAME=TABLE", help="additional input table (repeat)")
-        command.add_argument("--partitions", action="append", help="for a SELECT: partition to overwrite (repeat)")
-        command.add_argument("--mode", choices=("overwrite", "upsert"), help="for a SELECT; default overwrite")
+    for spec in _OF_PLAN if name == "plan" else ():
+        add_flag(command, spec)
     if name == "audit":
         command.add_argument("--from", dest="since", help="only from this date or ISO time with an offset on")
         command.add_argument("--to", dest="until", help="only before this date or ISO time with an offset")

@@ -411,11 +411,11 @@ def _parser(operation: str) -> _StrictParser:
     for title, members in (("required", required), (f"options of {operation}", own)):
         group = parser.add_argument_group(title)
         for spec in members:
-            _add_flag(group, spec)
+            add_flag(group, spec)
     group = parser.add_argument_group("options of every job")
     for spec in specs:
         if spec.name in _COMMON:
-            _add_flag(group, spec)
+            add_flag(group, spec)
     group.add_argument(
         flag_name(STORAGE_OPTIONS_ONCE),
         action=_Once,
@@ -444,7 +444,8 @@ def _add_local_flags(parser: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_flag(parser: argparse._ArgumentGroup, spec: dataclasses.Field[Any]) -> None:
+def add_flag(parser: argparse._ArgumentGroup, spec: dataclasses.Field[Any]) -> None:
+    """Add the flag of a request's field."""
     text = str(spec.metadata["help"]).replace("%", "%%")
     name, dest = flag_name(spec.name), spec.name
     if spec.default is True:

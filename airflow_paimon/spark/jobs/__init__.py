@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.commit.idempotency import once
-from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import OperationResult, open_context, running_in_spark
 from airflow_paimon.core.requests.operations import names_several
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table_sets import same_versions
-from airflow_paimon.execution import run_each
+from airflow_paimon.execution import imported, run_each
 from airflow_paimon.spark import require_spark
 from airflow_paimon.spark.jobs.correction_sources import as_asked
 
@@ -37,31 +36,16 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
     return once(context, partial(function_of(request.operation), spark, context, request), as_asked)
 
 
+_ON_ROWS: Mapping[str, str] = {
+    "check_branch_data": "spark.jobs.check_branch_data:check_branch_data",
+    "correct_branch": "spark.jobs.correct_branch:correct_branch",
+    "diff_branches": "spark.jobs.diff_branches:diff_branches",
+    "replay_branch": "spark.jobs.replay_branch:replay_branch",
+    **dict.fromkeys(("compact", "compact_chain_table", "erase_rows", "rescale"), "spark.compaction:rewrite_files"),
+}
+"""What executes the operations on rows in Spark: the module of this package and its function."""
+
+
 def function_of(operation: str) -> Callable[..., OperationResult]:
-    """Return the function of an operation on rows, which takes session, context and request.
-
-    Raises:
-        InvalidInputError: the operation needs no Spark.
-    """
-    match operation:
-        case "check_branch_data":
-            from airflow_paimon.spark.jobs.check_branch_data import check_branch_data
-
-            return check_branch_data
-        case "compact" | "compact_chain_table" | "erase_rows" | "rescale":
-            from airflow_paimon.spark.compaction import rewrite_files
-
-            return rewrite_files
-        case "correct_branch":
-            from airflow_paimon.spark.jobs.correct_branch import correct_branch
-
-            return correct_branch
-        case "diff_branches":
-            from airflow_paimon.spark.jobs.diff_branches import diff_branches
-
-            return diff_branches
-        case "replay_branch":
-            from airflow_paimon.spark.jobs.replay_branch import replay_branch
-
-            return replay_branch
-    raise InvalidInputError(f"{operation} reads and writes no rows: run it without Spark")
+    """Return the function of an operation on rows, which takes session, context and request."""
+    return imported(_ON_ROWS[operation])

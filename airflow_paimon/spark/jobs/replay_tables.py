@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -205,15 +204,18 @@ class ReplayTarget:
         run.require_streams(f"targets[{self.name!r}].write_stream()")
         checkpoint = checkpoint_folder(run.request, run.replay, f"{self.name}-{name}" if name else self.name)
         options = {**run.naming(self._view), "checkpointLocation": checkpoint}
-        stream = _RunningStream(self.name, run)
+        users = set[str]()
 
         def start() -> StreamingQuery:
-            writer = rows.writeStream.format(NAME).options(**options).trigger(availableNow=True)
-            return stream.started(writer.start())
+            query = rows.writeStream.format(NAME).options(**options).trigger(availableNow=True).start()
+            users.add(str(query.id))
+            return query
 
         with query_errors(f"function (--function) {run.request.function}"), task_errors():
             batches = _until_reached(run, start)
-        run.add(self.name, *stream.committed(self._view, run.replay.record.before[self.name]))
+        before = run.replay.record.before[self.name]
+        own = [s for s in self._view.snapshots() if s.id > before and s.commit_user in users]
+        run.add(self.name, len(own), sum(s.delta_record_count or 0 for s in own))
         return batches
 
     @property
@@ -221,7 +223,7 @@ class ReplayTarget:
         return self.run.replay.targets[self.name]
 
 
-def _until_reached(run: ReplayRun, start: Any) -> int:
+def _until_reached(run: ReplayRun, start: Callable[[], StreamingQuery]) -> int:
     """Run the streams until the sources have reached the point that was asked for, and all up to it has been read."""
     batches = 0
     while True:
@@ -237,32 +239,3 @@ def _until_reached(run: ReplayRun, start: Any) -> int:
             if time.monotonic() >= run.deadline:
                 raise ConflictError(f"Timed out waiting for the sources: {'; '.join(missing)}")
             time.sleep(POLL_S)
-
-
-class _RunningStream:
-    """Follows the runs of one query: its id, and how far behind the sources it is."""
-
-    def __init__(self, target: str, run: ReplayRun) -> None:
-        self._target, self._run = target, run
-        self._query: StreamingQuery | None = None
-
-    def started(self, query: StreamingQuery) -> StreamingQuery:
-        last, self._query = self._query, query
-        if last is not None and last.lastProgress is not None:
-            heads = {name: head for name, (head, _) in self._run.replay.heads().items()}
-            read = [_snapshot_of(source["endOffset"]) for source in last.lastProgress["sources"]]
-            number = last.lastProgress["batchId"]
-            log.info("%s: batch %s, sources read up to %s of %s", self._target, number, read, heads)
-        return query
-
-    def committed(self, view: Table, before: int) -> tuple[int, int]:
-        """Return the batches and rows that this query has written in all of its runs."""
-        user = str(self._query.id) if self._query is not None else ""
-        own = [s for s in view.snapshots() if s.id > before and s.commit_user == user]
-        return len(own), sum(s.delta_record_count or 0 for s in own)
-
-
-def _snapshot_of(offset: Any) -> int | None:
-    """Return the snapshot of an offset, which Spark gives as JSON or as Python writes it."""
-    found = re.search(r"\bsnapshot\W+(\d+)", str(offset))
-    return None if found is None else int(found[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from airflow_paimon.core.errors import ConflictError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger(__name__)
 
 
 def catch_up(start: Callable[[], StreamingQuery], timeout_s: float = 3600) -> int:
@@ -33,6 +36,7 @@ def catch_up(start: Callable[[], StreamingQuery], timeout_s: float = 3600) -> in
             query.stop()
         made = sum("addBatch" in progress["durationMs"] for progress in query.recentProgress)
         batches += made
+        log.info("%d batches so far", batches)
         if done and not made:
             return batches
         if time.monotonic() >= deadline:

@@ -43,8 +43,6 @@ def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_what_is_no_operation_on_rows_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="run it without Spark"):
-        function_of("check_table")
+def test_an_unknown_operation_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="Unknown operation 'create_brunch'; there are: alter_branch, "):
         operation_of("create_brunch")
