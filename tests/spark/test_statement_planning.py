@@ -12,6 +12,7 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests import context
+from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, read_splits
@@ -74,7 +75,8 @@ def make(warehouse: Path, kind: str) -> Table:
 def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> StatementOutcome:
     statement = parse_statement(spark, text)
     assert statement is not None
-    return compute_changes(spark, statement, table, NamedTables(spark, str(warehouse), None, text, table), dry_run=True)
+    request = Request(warehouse=str(warehouse))
+    return compute_changes(spark, statement, table, NamedTables(spark, request, text, table), dry_run=True)
 
 
 @pytest.mark.every(2)

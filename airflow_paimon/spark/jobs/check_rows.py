@@ -82,8 +82,7 @@ def broken_by_sql(rule: Sql, views: CheckViews, *, restricted: bool) -> tuple[Da
     spark, branch = views.spark, views.plan.after.scan.table
     if not has_jvm(spark):
         return spark_query(spark, rule.sql), ()
-    warehouse, options = views.request.warehouse, views.request.storage_options
-    tables = NamedTables(spark, warehouse, options, rule.sql, branch, restricted=restricted)
+    tables = NamedTables(spark, views.request, rule.sql, branch, restricted=restricted)
     return tables.query(rule.sql, lambda: views.named("branch", rule.sql)), tables.named
 
 

@@ -54,7 +54,7 @@ class CheckViews:
 
     def other(self, table: str) -> DataFrame:
         """Return the rows of a table ``db.t[$branch_b][@VERSION]``."""
-        return NamedTables(self.spark, self.request.warehouse, self.request.storage_options, None).view(table)
+        return NamedTables(self.spark, self.request, None).view(table)
 
     def diff(self) -> DataFrame:
         """Return the rows that differ, as they are on the branch, or were before where it deletes them.

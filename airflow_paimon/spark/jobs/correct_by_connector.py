@@ -91,8 +91,8 @@ def correct_by_connector(
             MAIN_VIEW: _rows(spark, catalog, branch.branch(MAIN), base.main_head),
             **dict.fromkeys({BRANCH_VIEW, *names_of(branch, views)}, branch_rows),
         }
-        options, restricted = request.storage_options, request.restricted_sql
-        tables = NamedTables(spark, request.warehouse, options, statement.text, branch, restricted=restricted)
+        restricted = request.restricted_sql
+        tables = NamedTables(spark, request, statement.text, branch, restricted=restricted)
         frames = tables.views(views, own)
         with registered(spark, {**frames, **own}, marked=restricted), progress(spark, what):
             _execute(spark, base, tables, statement, branch_rows, _parts(catalog, staging.view))

@@ -92,8 +92,8 @@ def correct_by_statement(
     check_statement(statement, base.schema, all_rows=request.all_rows, flag=ALL_ROWS, dynamic=dynamic)
     what = f"correct_branch {branch.label}: {statement.kind}"
     own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
-    options, restricted = request.storage_options, request.restricted_sql
-    tables = NamedTables(spark, request.warehouse, options, statement.text, branch, own, restricted=restricted)
+    restricted = request.restricted_sql
+    tables = NamedTables(spark, request, statement.text, branch, own, restricted=restricted)
     named = registered(spark, tables.views({MAIN_VIEW: request.table, **views}, own), marked=restricted)
     with named, progress(spark, what):
         if statement.kind != "INSERT OVERWRITE":

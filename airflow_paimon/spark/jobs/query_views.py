@@ -33,8 +33,7 @@ class CorrectionTables(NamedTables):
 
     def __init__(self, spark: SparkSession, request: CorrectBranch, base: CorrectionBase, sql: str | None) -> None:
         """``sql``: the query; None: a function, which may need all rows of each view."""
-        options, restricted = request.storage_options, request.restricted_sql
-        super().__init__(spark, request.warehouse, options, sql, base.table, restricted=restricted, is_query=True)
+        super().__init__(spark, request, sql, base.table, restricted=request.restricted_sql, is_query=True)
         self._main, self._base = request.table, base
         self._own_source = self._own_at_head
         if sql is None or not has_jvm(spark):  # there is no plan to look at

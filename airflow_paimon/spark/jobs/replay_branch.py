@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.requests import CorrectBranch, ReplayBranch
 from airflow_paimon.core.table.paths import MAIN
@@ -99,12 +98,11 @@ def _run_statements(run: ReplayRun) -> None:
         for text in replay.statements:
             file = Path(folder) / "statement.sql"
             file.write_text(text, encoding="utf-8")
-            values = {"warehouse": request.warehouse, "storage_options": request.storage_options,
-                      "table": request.table, "branch": request.branch, "sql": str(file), "view": views,
-                      "all_rows": request.all_rows, "restricted_sql": request.restricted_sql,
-                      "operation_id": run.next_operation(target)}  # fmt: skip
-            correction = build_request(CorrectBranch.operation, values)
-            assert isinstance(correction, CorrectBranch)
+            correction = CorrectBranch(
+                warehouse=request.warehouse, storage_options=request.storage_options, table=request.table,
+                branch=request.branch, sql=str(file), view=views, all_rows=request.all_rows,
+                restricted_sql=request.restricted_sql, operation_id=run.next_operation(target),
+            )  # fmt: skip
             found = correct_branch(run.spark, open_context(correction), correction)
             run.add(target, int(found.changed), found.details.get("rows", 0))
 

@@ -29,8 +29,7 @@ def query(request: SqlRequest, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
     """
     check_view_names(request.views)
     spark, views = request.spark, request.views
-    warehouse, options, database = request.warehouse, request.storage_options, request.database
-    tables = NamedTables(spark, warehouse, options, request.statement, database=database, is_query=True)
+    tables = NamedTables(spark, request, request.statement, database=request.database, is_query=True)
 
     def planned() -> DataFrame:
         frames = {name: tables.view(view) if isinstance(view, str) else view for name, view in views.items()}

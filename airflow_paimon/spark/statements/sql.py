@@ -136,8 +136,7 @@ def _change(request: SqlRequest, parsed: Statement, on_stale: str | None) -> dic
 
     def write(options: CommitOptions) -> tuple[Receipt, Mapping[str, Any]]:
         own = names_of(table, views)
-        warehouse, storage = request.warehouse, request.storage_options
-        tables = NamedTables(spark, warehouse, storage, parsed.text, table, own, database=request.database)
+        tables = NamedTables(spark, request, parsed.text, table, own, database=request.database)
         further = {n: tables.view(v) if isinstance(v, str) else v for n, v in views.items() if n not in own}
         with registered(spark, further):
             return (_change_rows if parsed.insert is None else _insert)(request, parsed, table, tables, options)

@@ -64,6 +64,9 @@ from airflow_paimon.spark.statements.views import may_mention, registered, view_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_paimon.core.requests.requests import Request
+    from airflow_paimon.spark.statements.sql_request import SqlRequest
+
 Find = Callable[[str], Table]
 """Opens a table by its name, as ``open_table`` does."""
 Own = Callable[[], "DataFrame"]
@@ -86,8 +89,7 @@ class NamedTables:
     def __init__(
         self,
         spark: SparkSession,
-        warehouse: str,
-        storage_options: Mapping[str, Any] | None,
+        request: Request | SqlRequest,
         text: str | None,
         own: Table | None = None,
         own_views: Collection[str] = (),
@@ -96,15 +98,15 @@ class NamedTables:
         database: str | None = None,
         is_query: bool = False,
     ) -> None:
-        """``text``: of the statement or query; None: a function, which may read any view. ``own``: the table that is
-        changed; ``own_views``: further names of it.
+        """``request``: names the warehouse. ``text``: of the statement or query; None: a function, which may read any
+        view. ``own``: the table that is changed; ``own_views``: further names of it.
 
         ``restricted``: refuse what reaches beyond the tables (``restricted_sql.py`` looks at the text before).
         ``database``: the one of names of one part; None: such a name is never a table of the warehouse.
         """
         self._spark, self._text, self._is_query = spark, text, is_query
-        self._find: Find = partial(open_table, warehouse, storage_options=storage_options)
-        self._catalog = partial(open_catalog, warehouse, storage_options)
+        self._find: Find = partial(open_table, request.warehouse, storage_options=request.storage_options)
+        self._catalog = partial(open_catalog, request.warehouse, request.storage_options)
         self._own, self._own_views = own, own_views
         self._restricted = restricted
         self._target: Sequence[str] = ()
