@@ -351,10 +351,9 @@ def _look_up(options: argparse.Namespace) -> Any:
     if options.what == "plan":
         from airflow_paimon.shown.correction import plan
 
-        values = {"branch": table.branch_name if table.branch_name != MAIN else None, "view": options.view or (),
-                  "partitions": options.partitions or (), "mode": options.mode}  # fmt: skip
-        reach = {"warehouse": options.warehouse, "storage_options": storage}
-        return plan(reach, table.name, options.sql, options.function, values)
+        values = {spec.name: getattr(options, spec.name) for spec in _OF_PLAN}
+        values["branch"] = table.branch_name if table.branch_name != MAIN else None
+        return plan({"warehouse": options.warehouse, "storage_options": storage}, table.name, values)
     if options.what == "chain":
         from airflow_paimon.shown.chain import chain
 

@@ -20,7 +20,7 @@ from airflow_paimon.core.publish.overlap import changed_on_main, open_branches
 from airflow_paimon.core.publish.streaming_readers import streaming_readers
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PlanCorrection
-from airflow_paimon.core.requests.text_files import sql_text
+from airflow_paimon.core.requests.text_files import sql_of
 from airflow_paimon.core.sql_text.checks import (
     check_mode,
     check_statement_alone,
@@ -70,7 +70,7 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
     Raises:
         InvalidInputError, UnsupportedFeatureError, UnsafeOperationError: what correct_branch would say as well.
     """
-    sql = _sql(request)
+    sql = sql_of(request)
     target = _target(context.table, request)
     texts = [] if sql is None else divided(sql)
     several = [read_sql(text, target.schema) for text in texts] or [StatementScope(kind=FUNCTION)]
@@ -114,17 +114,6 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
         after=target.head.id,
         details=details,
     )
-
-
-def _sql(request: PlanCorrection) -> str | None:
-    """Read the SQL; None: a function gives the rows."""
-    if (request.sql is None) == (request.function is None):
-        raise InvalidInputError(
-            "plan_correction takes sql (--sql) or function (--function) module:name, one of the two"
-        )
-    if request.sql is None:
-        return None
-    return sql_text(request.table, request.sql)
 
 
 def _check_sql(request: PlanCorrection, target: _CorrectedBranch, sql: str) -> None:

@@ -185,7 +185,7 @@ def test_plan(warehouse: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     details = data(capsys, "plan", *asked)
     assert details["statement"] == "UPDATE" and details["replaces"]["files"]
     refused = {"--sql=DROP TABLE x": "SQL starts with 'DROP'", "--sql=none.sql": "can't be read",
-               "--sql= ": "sql (--sql) is empty", "": "one of the two"}  # fmt: skip
+               "--sql= ": "sql (--sql) is ' '", "": "one of the two"}  # fmt: skip
     cases = [([flag] if flag else [], says) for flag, says in refused.items()]
     for wrong, says in [*cases, ([f"--sql={sql}", "--view=v=d.no"], "no table d.no")]:
         assert run(["plan", *on(warehouse), *wrong]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.requests import CorrectBranch, PlanCorrection, ReplayBranch
 from airflow_paimon.core.sql_text.statement import QUERIES, STATEMENTS
 
 
@@ -30,12 +31,21 @@ def names_file(text: str, ends: tuple[str, ...]) -> bool:
     return len(words) == 1 or not (first[0] in "-[{(" or first.lower() in (*QUERIES, *STATEMENTS))
 
 
-def sql_text(table: str, given: str) -> str:
-    """Return the SQL of ``--sql``: the value itself if it has a space and names no file, else its file's.
+def sql_of(request: CorrectBranch | PlanCorrection | ReplayBranch) -> str | None:
+    """Return the SQL of a request, without a semicolon at its end; None: a function is given instead.
 
     Raises:
-        InvalidInputError: the file can't be read, or there is nothing but a semicolon.
+        InvalidInputError: both or neither given, or the file can't be read, or there is nothing but a semicolon.
     """
+    if (request.sql is None) == (request.function is None):
+        raise InvalidInputError(
+            f"{request.operation} takes sql (--sql) or function (--function) module:name, one of the two"
+        )
+    return None if request.sql is None else _sql_text(request.table, request.sql).strip().rstrip(";").strip()
+
+
+def _sql_text(table: str, given: str) -> str:
+    """Return the value itself if it has a space and names no file, else its file's text."""
     value = given.strip()
     if any(c.isspace() for c in value) and not names_file(value, (".sql",)):
         return value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import CorrectBranch, ReplayBranch, Request
-from airflow_paimon.core.requests.text_files import sql_text
+from airflow_paimon.core.requests.text_files import sql_of
 from airflow_paimon.core.sql_text import checks
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.spark.failures import fault_of_query, first_line
@@ -28,27 +28,15 @@ BRANCH_VIEW = "branch"
 MAIN_VIEW = "main"
 
 
-def read_sql(request: CorrectBranch) -> str | None:
-    """Read the SQL file of a request; None when a function gives the rows.
+def read_sql(request: CorrectBranch | ReplayBranch) -> str | None:
+    """Return the SQL of a request, without a semicolon at its end; None: a function is given instead.
 
     Raises:
-        InvalidInputError: both or neither given, or the file can't be read or is empty.
+        InvalidInputError: as ``sql_of``, or the function is not of the form ``module:name``.
     """
-    if (request.sql is None) == (request.function is None):
-        raise InvalidInputError("correct_branch takes sql (--sql) or function (--function) module:name, one of the two")
-    if request.sql is None:
-        parse_function(str(request.function))
-        return None
-    return read_statements(request.table, request.sql)
-
-
-def read_statements(table: str, given: str) -> str:
-    """Return the SQL of ``--sql``, without a semicolon at its end.
-
-    Raises:
-        InvalidInputError: it can't be read, or is empty.
-    """
-    return sql_text(table, given).strip().rstrip(";").strip()
+    if request.function is not None:
+        parse_function(request.function)
+    return sql_of(request)
 
 
 def divided(request: CorrectBranch, sql: str | None) -> list[str]:
@@ -77,11 +65,10 @@ def as_asked(request: Request) -> Request:
     """Return a request with a digest of its SQL in the place of the SQL, or of the file that has it.
 
     Raises:
-        InvalidInputError: the file can't be read, or is empty.
+        InvalidInputError: as ``sql_of``.
     """
-    if not isinstance(request, CorrectBranch | ReplayBranch) or request.sql is None:
-        return request
-    return replace(request, sql=text_digest(read_statements(request.table, request.sql)))
+    sql = sql_of(request) if isinstance(request, CorrectBranch | ReplayBranch) else None
+    return request if sql is None else replace(request, sql=text_digest(sql))  # type: ignore[call-arg]
 
 
 def text_digest(text: str) -> str:

@@ -34,7 +34,7 @@ from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
-from airflow_paimon.spark.jobs.correction_sources import parse_function, read_statements, text_digest
+from airflow_paimon.spark.jobs.correction_sources import read_sql, text_digest
 
 _ANY_RULES = StreamRules(keyed=False, producer="none", overwrites=Overwrites.SKIP)
 """A start is found by snapshots alone."""
@@ -149,14 +149,8 @@ def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str
 
 
 def _statements(request: ReplayBranch) -> tuple[str, ...]:
-    if (request.sql is None) == (request.function is None):
-        raise InvalidInputError(
-            f"{request.table}: replay_branch takes sql (--sql) or function (--function) module:name, one of the two"
-        )
-    if request.sql is None:
-        parse_function(str(request.function))
-        return ()
-    return tuple(split_statements(read_statements(request.table, request.sql)))
+    sql = read_sql(request)
+    return () if sql is None else tuple(split_statements(sql))
 
 
 def _is_stream(request: ReplayBranch, statements: tuple[str, ...]) -> bool:
