@@ -20,7 +20,7 @@ PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; know
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test landing screenshots dist soak product thorough stream-kills reach compose-test options functions check docs format bench oracles versions spark-versions clean
+.PHONY: help venv demo demo-ui classes test landing screenshots dist soak product thorough stream-kills reach compose-test options functions check docs format bench oracles versions spark-versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,16 +59,6 @@ demo: venv ## correct three days of real flights on a branch, publish, print wha
 	@$(export_java)
 	$(PY) dags/demo_flights.py
 	exec $(PY) -m tests.strict_metadata $${AIRFLOW_PAIMON_DEMO:-.demo}/flights
-
-demo-pipeline: venv ## correct a raw feed of real flights, replay the table made from it, publish both
-	@$(export_java)
-	$(PY) dags/demo_pipeline.py
-	exec $(PY) -m tests.strict_metadata $${AIRFLOW_PAIMON_DEMO:-.demo}/pipeline
-
-demo-chain: venv ## real flights as a chain table: one night of compaction and expiry
-	@$(export_java)
-	$(PY) dags/demo_chain.py
-	exec $(PY) -m tests.strict_metadata $${AIRFLOW_PAIMON_DEMO:-.demo}/chain
 
 demo-ui: venv ## the same DAG in `airflow standalone` on loopback, for clicking
 	@$(export_java)

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Say = Callable[..., None]
 LOG = "demo.log"
-_SILENCE = 15.0
-"""Seconds after which whoever looks wants to know what takes so long."""
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = Path(os.environ.get("AIRFLOW_PAIMON_DEMO") or ROOT / ".demo")
 _FOREIGN = ("AIRFLOW__", "AIRFLOW_CON", "AIRFLOW_VAR_", "SPARK_", "PYSPARK_", "PYTHONPATH", "AWS_")
@@ -189,31 +187,6 @@ def run_dag(dag: Any, conf: Mapping[str, Any], say: Say, look: Callable[[], Any]
     return person.seen
 
 
-class Progress:
-    """Says how the tasks of a run go: each when it has ended, and now and then what runs, which may take minutes."""
-
-    def __init__(self, now: float) -> None:
-        self._ended: set[str] = set()
-        self._began: dict[str, float] = {}
-        self._spoken = now
-
-    def lines(self, tasks: Sequence[tuple[str, str | None, float | None]], now: float) -> list[str]:
-        """Return what is new. ``tasks``: name, state, seconds that an ended one took; ``now``: seconds, monotonic."""
-        out = []
-        for name, state, duration in tasks:
-            if state == "running":
-                self._began.setdefault(name, now)
-            if state in ("success", "failed") and name not in self._ended:
-                self._ended.add(name)
-                out.append(f"     {name:<15} {state if state == 'failed' else 'done':<7} {duration or 0:5.1f} s")
-        if not out and now - self._spoken >= _SILENCE:
-            running = [name for name, state, _ in tasks if state == "running"]
-            out += [f"     {name:<15} {'runs':<7} {now - self._began[name]:5.0f} s so far" for name in running]
-        if out:
-            self._spoken = now
-        return out
-
-
 class _Person:
     """Who looks and approves, through Airflow's REST API as the browser does; tells how the run goes."""
 
@@ -224,7 +197,7 @@ class _Person:
         self.done = threading.Event()
         self.seen: Any = None
         self.error: Exception | None = None
-        self._progress = Progress(time.monotonic())
+        self._ended: set[str] = set()
 
     def watch(self) -> None:
         """Follow the run until it is over."""
@@ -243,11 +216,11 @@ class _Person:
 
         with create_session() as session:
             query = select(TaskInstance).where(TaskInstance.dag_id == self.dag_id).order_by(TaskInstance.start_date)
-            states = [(t.task_id, t.map_index, t.state, t.run_id, t.duration) for t in session.scalars(query)]
-        shown = [(t if index < 0 else f"{t} {index + 1}", state, duration) for t, index, state, _, duration in states]
-        for line in self._progress.lines(shown, time.monotonic()):
-            self.say(line)
-        for task_id, _, state, run_id, _ in states:
+            tasks = [(t.task_id, t.state, t.run_id, t.duration) for t in session.scalars(query)]
+        for task_id, state, run_id, duration in tasks:
+            if state in ("success", "failed") and task_id not in self._ended:
+                self._ended.add(task_id)
+                self.say(f"     {task_id:<15} {state if state == 'failed' else 'done':<7} {duration or 0:5.1f} s")
             if state == "awaiting_input" and self.seen is None:
                 self.seen = self.look()
                 self._approve(f"/api/v2/dags/{self.dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails")

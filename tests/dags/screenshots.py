@@ -10,16 +10,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.execution import run_operation
 from tests.dags.browser import Page, browser, find_chromium
@@ -28,7 +31,17 @@ from tests.dags.pictures import save_small
 from tests.environment import REPO_ROOT
 from tests.plugin.pictures import PICTURES, SELECTOR, record_picture, shown_in_airflow
 
-FLIGHTS = "demo.flights"
+FLIGHTS, LAST_FLIGHTS = "demo.flights", "demo.last_flights"
+LAST_COLUMNS = (
+    "flight INT",
+    "origin STRING",
+    "dest STRING",
+    "tailnum STRING",
+    "arr_delay INT",
+    "scheduled_hour TIMESTAMP(3) WITH LOCAL TIME ZONE",
+    "carrier STRING",
+    "dt STRING",
+)
 DAYS = 31
 BOSTON = {
     "table": FLIGHTS,
@@ -86,9 +99,6 @@ def at(moment: datetime) -> Any:
 
 def load_month(warehouse: Path, today: datetime) -> Table:
     """Write July 2013, a commit a day, the last one today; three days have wrong delays."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     flights = load_program("_flights")
     rows = flights.with_wrong_days(flights.read_flights())
     with at(today - timedelta(days=DAYS)):
@@ -106,13 +116,33 @@ def load_month(warehouse: Path, today: datetime) -> Table:
 
 def load_chain(warehouse: Path) -> None:
     """Write ten days as a chain table: one night made chains full, then a delta was corrected."""
-    demo = load_program("demo_chain")
-    table = demo.load(warehouse)
-    job = ["-m", "airflow_paimon", "job", "compact_chain_table", "--warehouse", str(warehouse), "--table", demo.TABLE]
+    arguments = {
+        "column": LAST_COLUMNS,
+        "primary_key": ["carrier", "dt", "flight", "origin"],
+        "partition_key": ["carrier", "dt"],
+        "chain_partition_key": ["dt"],
+        "timestamp_pattern": "$dt",
+        "timestamp_formatter": "yyyyMMdd",
+        "sequence_field": ["scheduled_hour"],
+        "option": ["bucket=1"],
+    }
+    run_operation(build_request("create_chain_table", {**table_of(warehouse, LAST_FLIGHTS), **arguments}))
+    table = open_table(str(warehouse), LAST_FLIGHTS)
+    write_arrow(table.branch("snapshot"), flights_of([1]))
+    write_arrow(table.branch("delta"), flights_of(range(2, 11)))
+    job = ["-m", "airflow_paimon", "job", "compact_chain_table", "--warehouse", str(warehouse), "--table", LAST_FLIGHTS]
     night = ["--partition", "dt=20130705", "--local-execution", "all"]
     subprocess.run([sys.executable, *job, *night], check=True, stdout=subprocess.DEVNULL)
-    late = demo.flights_of([4])
-    write_arrow(table.branch("delta"), late.slice(0, 40))
+    write_arrow(table.branch("delta"), flights_of([4]).slice(0, 40))
+
+
+def flights_of(days: Iterable[int]) -> pa.Table:
+    """The real flights of these days of July 2013, as the chain table has them."""
+    flights = load_program("_flights").read_flights()
+    wanted = pa.array([date(2013, 7, day) for day in days], pa.date32())
+    flights = flights.filter(pc.is_in(flights["flight_date"], value_set=wanted))
+    flights = flights.append_column("dt", pc.strftime(flights["flight_date"], format="%Y%m%d"))
+    return flights.select([column.split()[0] for column in LAST_COLUMNS])
 
 
 def table_of(warehouse: Path, table: str) -> dict[str, Any]:

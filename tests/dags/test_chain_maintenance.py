@@ -240,12 +240,3 @@ def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
         assert compact_chain_table(open_context(request), request).changed is False  # type: ignore[arg-type]
     assert run_operation(request_for(form(), "expire_partitions", expiration_time="30 d")).changed is False
     assert {b: table.branch(b).latest_snapshot_id() for b in ("snapshot", "delta")} == heads
-
-
-def test_the_demos_table_says_what_the_source_says(tmp_path: Path) -> None:
-    demo = load_program("demo_chain")
-    rows = demo.rows_of(demo.load(tmp_path)).to_pylist()
-    for number in (demo.FIRST, 5, demo.DAYS[-1]):
-        found = [r for r in rows if r["dt"] == day(number)]
-        flown = {r["carrier"] for r in found}
-        assert found == [r for r in demo.last_flights(number) if r["carrier"] in flown]
