@@ -19,8 +19,9 @@ PaimonError                       exit  kind              what a caller does
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 __all__ = [
@@ -187,3 +188,9 @@ def first_few(texts: Sequence[str], most: int, between: str = ", ") -> str:
     left = len(texts) - most
     more = f"{between.strip(', ')} and {left} more" if left > 0 else ""
     return between.join(texts[:most]) + more
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Name in brackets, after an unknown name, the known one that is most like it; an empty text if none is."""
+    near = get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -12,7 +11,7 @@ from airflow.providers.common.compat.sdk import ParamValidationError
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param, TaskGroup
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, did_you_mean
 from airflow_paimon.forms.locked import lock
 from airflow_paimon.runbooks.kinds import Kind, note
 from airflow_paimon.runbooks.pages import with_links
@@ -110,7 +109,7 @@ def add_own_tasks(name: str, make: OwnTasks | None, earlier: Any, later: Any, la
 def _refuse_wrong(where: str, changes: Changes) -> None:
     known = set(Changes.__annotations__)
     if unknown := sorted(set(changes) - known):
-        named = _named(unknown, known)
+        named = ", ".join(name + did_you_mean(name, known) for name in unknown)
         raise InvalidInputError(f"{where}: there is no argument {named}; dag_arguments takes those of Airflow's DAG")
     if mine := [name for name in _BY_ITSELF if name in changes.get("dag_arguments", {})]:
         raise InvalidInputError(
@@ -143,7 +142,8 @@ def _form(where: str, params: Mapping[str, Param], changes: Changes) -> dict[str
             raise InvalidInputError(f"{where}: field {name} must be a Param, such as switch('Title', 'What it is')")
     known = {**{name: _of_draft_7(param) for name, param in params.items()}, **added}
     if unknown := [name for name in (*defaults, *locked) if name not in known]:
-        raise InvalidInputError(f"{where}: the form has no field {_named(unknown, known)}. It has: {', '.join(known)}")
+        named = ", ".join(name + did_you_mean(name, known) for name in unknown)
+        raise InvalidInputError(f"{where}: the form has no field {named}. It has: {', '.join(known)}")
     if twice := sorted(set(defaults) & set(locked)):
         raise InvalidInputError(f"{where}: {', '.join(twice)} can't be in defaults and locked at the same time")
     ordered = sorted(known, key=lambda name: "section" in known[name].schema)
@@ -176,12 +176,6 @@ def _may_be_left(param: Param) -> bool:
     except ParamValidationError:
         return False
     return True
-
-
-def _named(unknown: Iterable[str], known: Iterable[str]) -> str:
-    names = list(known)
-    hints = {name: get_close_matches(name, names, 1) for name in unknown}
-    return ", ".join(name + "".join(f" (did you mean {n}?)" for n in near) for name, near in hints.items())
 
 
 def _calling_file() -> str:

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from airflow_paimon.core.catalogs import Catalog
-from airflow_paimon.core.errors import NotFoundError, PaimonError, StorageError, UnsafeOperationError, UnsupportedError
+from airflow_paimon.core.errors import (
+    NotFoundError,
+    PaimonError,
+    StorageError,
+    UnsafeOperationError,
+    UnsupportedError,
+    first_few,
+)
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.shown.listing import counted
@@ -20,7 +27,8 @@ _MOST_OPENED = 10
 _OPENING_SECONDS = 8.0
 """After which no further table is tried: a storage that isn't there takes its time for each."""
 _AT_ONCE = 25
-_NAMED = 10
+LISTED = 10
+"""Names that a message lists."""
 _ADDRESS = "Check uri in Catalog options, and that this machine reaches it"
 _WAYS_OUT: Mapping[str, tuple[str, str, str]] = {
     "hive": (_ADDRESS, "The user is HADOOP_USER_NAME of this process, or else who it runs as", _ADDRESS),
@@ -60,14 +68,9 @@ def check_catalog_access(
     return True, f"{described(databases, catalog.label, tables)}{_shared(tables)}"
 
 
-def shortened(names: Sequence[str]) -> str:
-    """List names, the first ones if there are many."""
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
 def described(databases: Sequence[str], place: str, tables: Sequence[Table]) -> str:
     """Say which databases there are, and if there is no table in them."""
-    text = f"{counted(len(databases), 'database')} in {place}: {shortened(databases)}"
+    text = f"{counted(len(databases), 'database')} in {place}: {first_few(databases, LISTED)}"
     if tables:
         return text
     if len(databases) <= _MOST_DATABASES:
@@ -124,7 +127,7 @@ def _shared(tables: Sequence[Table]) -> str:
     for uri, some in sorted(names.items()):
         if len(some) > 1:
             return (
-                f". But {shortened(some)} lie in one folder, {uri}: they are one table, and a lock on one name doesn't "
-                f"keep out who writes by another. Drop all names but one in the catalog, without the files"
+                f". But {first_few(some, LISTED)} lie in one folder, {uri}: they are one table, and a lock on one name "
+                f"doesn't keep out who writes by another. Drop all names but one in the catalog, without the files"
             )
     return ""

@@ -7,7 +7,6 @@ import pwd
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -15,11 +14,18 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_paimon._compat import AirflowNotFoundException
 from airflow_paimon.core.catalogs import storage_only
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, StorageError
+from airflow_paimon.core.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PaimonError,
+    StorageError,
+    did_you_mean,
+    first_few,
+)
 from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.object_client import RequestError
-from airflow_paimon.hooks._catalog_check import check_catalog_access, described, shortened, tables_of
+from airflow_paimon.hooks._catalog_check import LISTED, check_catalog_access, described, tables_of
 from airflow_paimon.notify import choose_notifiers
 from airflow_paimon.shown.listing import counted
 
@@ -254,7 +260,7 @@ def _without_database(store: Store, folders: Sequence[str]) -> str:
             return f"There is no database in {uri}, but in its folder {folder}. Set Warehouse to {below}"
     return (
         f"{uri} is not a Paimon warehouse: none of its folders is a database (a folder name.db). It contains "
-        f"{shortened(folders)}. Correct the path in Warehouse"
+        f"{first_few(folders, LISTED)}. Correct the path in Warehouse"
     )
 
 
@@ -315,8 +321,7 @@ def _check_masks(hook: PaimonHook) -> None:
         known = _columns_of(hook, pattern, {c.strip().lower() for c in columns})
         missing = [c for c in columns if c.strip().lower() not in known]
         if missing:
-            near = get_close_matches(missing[0].lower(), known, 1)
-            meant = f" (did you mean {near[0]}?)" if near else ""
+            meant = did_you_mean(missing[0].lower(), known)
             raise InvalidInputError(
                 f"masked_columns: {pattern} has no column {missing[0]}{meant}, so nothing is hidden there. Correct the "
                 f"name, or leave it out"

@@ -7,13 +7,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
 from airflow_paimon.core.catalogs.options import CATALOGS, METASTORE
-from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, did_you_mean
 from airflow_paimon.core.store.opening import merged_options
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
@@ -322,9 +321,7 @@ class PaimonHook(BaseHook):
             )
         unknown = sorted(set(extras) - EXTRAS)
         if unknown:
-            named = [
-                name + "".join(f" (did you mean {n}?)" for n in get_close_matches(name, EXTRAS, 1)) for name in unknown
-            ]
+            named = [name + did_you_mean(name, EXTRAS) for name in unknown]
             raise InvalidInputError(
                 f"Connection {self.paimon_conn_id!r} has the unknown extras {', '.join(named)}; there are: "
                 f"{', '.join(sorted(EXTRAS))}. What the storage should get belongs into storage_options"

@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from difflib import get_close_matches
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, did_you_mean
 from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.notify import (
@@ -119,7 +118,7 @@ def refuse_unknown(conf: Mapping[str, Any] | None, params: Iterable[str]) -> Non
     unknown = sorted(set(conf or {}) - set(names))
     if not unknown:
         return
-    hints = [name + "".join(f" (did you mean {n}?)" for n in get_close_matches(name, names, 1)) for name in unknown]
+    hints = [name + did_you_mean(name, names) for name in unknown]
     raise InvalidInputError(f"There is no parameter {', '.join(hints)}. The parameters are: {', '.join(names)}")
 
 

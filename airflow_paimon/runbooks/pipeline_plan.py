@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, did_you_mean
 from airflow_paimon.core.sql_text.statement import named_tables, statement_kind
 from airflow_paimon.core.sql_text.tokens import split_statements
 from airflow_paimon.core.streaming.replay_plan import named_snapshots
@@ -87,8 +86,7 @@ def _table_of(number: int, item: Any) -> str:
         )
     unknown = sorted(set(item) - set(_KEYS))
     if unknown:
-        hints = [key + "".join(f" (did you mean {near}?)" for near in get_close_matches(key, _KEYS, 1))
-                 for key in unknown]  # fmt: skip
+        hints = [key + did_you_mean(key, _KEYS) for key in unknown]
         raise InvalidInputError(
             f"Tables: entry {number} ({_name(item) or 'without a table'}) has the unknown key {', '.join(hints)}. The "
             f"keys are: {', '.join(_KEYS)}"

@@ -6,10 +6,9 @@ Whatever this can't tell for sure is left to Spark: it never refuses a statement
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from itertools import accumulate
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, did_you_mean
 from airflow_paimon.core.sql_text.statement import AFTER_FROM, BRANCH, NO_ALIAS, kind_of, relations_of
 from airflow_paimon.core.sql_text.tokens import Token, nesting, tokens_of
 from airflow_paimon.core.table.predicate import COMPARISONS
@@ -39,7 +38,7 @@ def check_columns(sql: str, views: Mapping[str, Sequence[str]], tables: Mapping[
     faults = dict.fromkeys((*found.qualified(), *found.compared()))
     if not faults:
         return
-    said = [f"{view} has no column {name}{_meant(name, known[view])}" for view, name in faults]
+    said = [f"{view} has no column {name}{did_you_mean(name, known[view])}" for view, name in faults]
     of = {view: (tables or {}).get(view, view) for view, _ in faults}
     has = [f"{of[view]} has {', '.join(known[view])}" for view in of]
     kind = kind_of(tokens) or "SQL"
@@ -136,8 +135,3 @@ def _defined(tokens: Sequence[Token]) -> set[str]:
             if len(after) == 2 and after[0].is_word("as") and after[1].is_mark("("):
                 found |= {t.text.lower() for t in tokens if t.names}  # WITH x (a, b) AS (...): leave all to Spark
     return found
-
-
-def _meant(name: str, columns: Sequence[str]) -> str:
-    near = get_close_matches(name, columns, 1)
-    return f" (did you mean {near[0]}?)" if near else ""
