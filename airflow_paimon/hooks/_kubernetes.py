@@ -188,23 +188,15 @@ class KubernetesSubmission:
 
     poll_seconds = 5.0
     variables = "spark.kubernetes.driverEnv."
-    returns_at_once = True
 
     def __init__(self, pods: Pods, upload_path: str | None) -> None:
         self.driver: str | None = None
         self.place: Mapping[str, str | None] = {"namespace": pods.namespace, "context": pods.context}
-        self._pods, self._upload_path = pods, upload_path
+        self.drivers, self._upload_path = pods, upload_path
         self._refusal: str | None = None
         self._own: AttemptDriver | None = None
         self._request_key = ""
         self._storage_options: Mapping[str, Any] | None = None
-
-    def drivers(self) -> Pods:
-        """Return the pods."""
-        return self._pods
-
-    def return_at_once(self) -> None:
-        """It does."""
 
     def begin(self, request_key: str | None, result_name: str, storage_options: Mapping[str, Any] | None) -> None:
         """Begin a try. Without an operation id no retry looks for the driver, but this try does."""
@@ -254,19 +246,19 @@ class KubernetesSubmission:
         pod = self._created()
         if pod is not None and failed and pod.state == "Pending":
             # Its settings come after it, so it may wait for them for ever.
-            self._pods.kill(pod.id)
+            self.drivers.kill(pod.id)
             return None
         return None if pod is None else pod.id
 
     def _created(self) -> AttemptDriver | None:
         """Return the newest driver that writes the result of this try."""
         assert self._own is not None
-        found = self._pods.drivers_of(self._request_key)
+        found = self.drivers.drivers_of(self._request_key)
         return next((pod for pod in found if pod.result_name == self._own.result_name), None)
 
     def earlier(self, request_key: str, result_name: str) -> list[AttemptDriver]:
         """Return the drivers of all tries, those at work first."""
-        return sorted(self._pods.drivers_of(request_key), key=lambda one: one.state in ENDED_STATES)
+        return sorted(self.drivers.drivers_of(request_key), key=lambda one: one.state in ENDED_STATES)
 
     def adopt(
         self, earlier: AttemptDriver, request_key: str, storage_options: Mapping[str, Any] | None
@@ -286,7 +278,7 @@ class KubernetesSubmission:
         if self.driver is None and (found := self._created()) is not None:
             self.driver = found.id
         if self.driver is not None:
-            self._pods.kill(self.driver)
+            self.drivers.kill(self.driver)
         self._delete_uploads()
         return self.driver
 

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.security.kerberos import renew_from_kt
 
 from airflow_paimon._compat import AirflowNotFoundException
-from airflow_paimon._compat import conf as airflow_conf
 from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.commit.idempotency import digest_of, request_digest
 from airflow_paimon.core.errors import (
@@ -42,7 +40,7 @@ from airflow_paimon.hooks._kubernetes import (
     require_client,
 )
 from airflow_paimon.hooks._supervisor_watch import supervised
-from airflow_paimon.hooks._yarn import ADDRESS, YarnSubmission
+from airflow_paimon.hooks._yarn import ADDRESS, ResourceManager, YarnSubmission
 from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 
@@ -107,12 +105,7 @@ class SparkJobHook(SparkSubmitHook):
 
     def _open_cluster(self) -> YarnSubmission | KubernetesSubmission:
         if self._is_yarn:
-            address = str(self.get_connection(self._conn_id).extra_dejson.get(ADDRESS) or "").strip().rstrip("/")
-            manager = address if "://" in address or not address else f"http://{address}"
-            return YarnSubmission(
-                self._conn_id, manager or None, lambda: self._resolved_yarn_rm_auth, self._ticket,
-                float(self._status_poll_interval),
-            )  # fmt: skip
+            return YarnSubmission(self._resource_manager(), float(self._status_poll_interval))
         if self._is_kubernetes:
             pods = Pods(self._connection["master"], self._connection["namespace"], self._conf.get(CONTEXT))
             return KubernetesSubmission(pods, self._conf.get(UPLOAD_PATH))
@@ -121,12 +114,18 @@ class SparkJobHook(SparkSubmitHook):
             f"{self._connection['master']}. Nothing was submitted. Use deploy mode client"
         )
 
-    def _ticket(self) -> Mapping[str, str]:
-        keytab, principal = self._connection["keytab"], self._connection["principal"]
-        if not (keytab and principal):
-            return {}
-        renew_from_kt(principal, keytab, exit_on_fail=False)
-        return {"KRB5CCNAME": airflow_conf.get_mandatory_value("kerberos", "ccache")}
+    def _resource_manager(self) -> ResourceManager:
+        address = str(self.get_connection(self._conn_id).extra_dejson.get(ADDRESS) or "").strip().rstrip("/")
+        if not address:
+            raise InvalidInputError(
+                f"Connection {self._conn_id!r}: for jobs on YARN in deploy mode cluster, set the extra {ADDRESS}, such "
+                f"as http://resourcemanager:8088"
+            )
+        try:
+            auth = self._resolved_yarn_rm_auth
+        except RuntimeError as error:  # a keytab, and no requests-kerberos to log in with
+            raise InvalidInputError(f"Connection {self._conn_id!r}: {error}") from None
+        return ResourceManager(address if "://" in address else f"http://{address}", auth)
 
     @property
     def is_cluster(self) -> bool:
@@ -157,12 +156,10 @@ class SparkJobHook(SparkSubmitHook):
                 if self._process.killed:
                     raise
                 self.log.warning("%s. Submitting it again, which checks first", error.message)
-        if self.cluster is not None and self.cluster.returns_at_once:
-            job = self._submit(request, result_name, results_folder, texts or {})
-            return self._wait(job, request, results_folder)
+        if self.cluster is not None:
+            return self._wait(self._submit(request, result_name, results_folder, texts or {}), request, results_folder)
         with JobFolder() as folder:
-            in_cluster = result_in(results_folder, result_name, request.storage_options)
-            result = in_cluster if self.is_cluster else folder.result()
+            result = folder.result()
             code = self._spark_submit(folder, request, result, texts or {})
             if (found := result.take()) is not None:
                 return result_or_raise(found)
@@ -217,7 +214,7 @@ class SparkJobHook(SparkSubmitHook):
     def watch(self, job: Submission, result: ResultFile) -> JobWatch:
         """Return what looks after a job that this connection's cluster runs."""
         assert self.cluster is not None
-        return JobWatch(self.cluster.drivers(), job.driver_id, result)
+        return JobWatch(self.cluster.drivers, job.driver_id, result)
 
     def _find_earlier_attempt(
         self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]
@@ -261,7 +258,6 @@ class SparkJobHook(SparkSubmitHook):
                 f"{self._connection['master']}) is in deploy mode client: its driver ends with it. Set deploy-mode "
                 "cluster (YARN, Kubernetes), or leave deferrable=True out"
             )
-        self.cluster.return_at_once()
 
     def _spark_submit(self, folder: JobFolder, request: Request, result: ResultFile, texts: Mapping[str, str]) -> int:
         """Run spark-submit to its end; return its exit code. Raises ``PaimonError`` when the task is killed before."""

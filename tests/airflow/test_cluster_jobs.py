@@ -18,11 +18,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.triggers.base import TriggerEvent
 
-from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.hooks import _yarn
 from airflow_paimon.hooks._drivers import GONE
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks._yarn import ResourceManager
@@ -202,28 +201,16 @@ def test_a_driver_dies_with_the_worker_that_waits_for_it(stuck: Path, submits: d
     assert failures == [OutcomeUnknownError] and not worker.is_alive()
 
 
-def test_a_driver_dies_by_the_program_yarn_where_nothing_can_log_in_at_the_resource_manager(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A keytab needs requests-kerberos for the REST interface, which is not installed here."""
-    for name, text in (("kinit", f"touch {tmp_path}/ticket"), ("yarn", f'echo "$@ $KRB5CCNAME" > {tmp_path}/ended')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("AIRFLOW__KERBEROS__CCACHE", f"{tmp_path}/ticket")
+def test_yarn_is_asked_by_its_rest_interface_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = {"yarn_resourcemanager_webapp_address": "manager:8088"}
     set_connection(monkeypatch, "spark_default", "spark", host="yarn", extra={"deploy-mode": "cluster"})
-    hook = SparkJobHook(options={"keytab": f"{tmp_path}/keytab", "principal": "airflow@EXAMPLE"})
-    assert hook.cluster is not None
-    hook.cluster.notice("YarnClientImpl: Submitted application application_1_0007")
-    hook.on_kill()
-    assert (tmp_path / "ended").read_text() == f"application -kill application_1_0007 {tmp_path}/ticket\n"
-    (tmp_path / "yarn").write_text("#!/bin/sh\necho of JavaScript; exit 1\n")
-    with pytest.raises(RuntimeError, match=r"webapp_address.* failed, too: of JavaScript"):
-        hook.cluster.kill()
-    (tmp_path / "yarn").write_text("#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setattr(_yarn, "_PROGRAM_SECONDS", 1)
-    with pytest.raises(RuntimeError, match=rf" failed, too: exit code {-signal.SIGALRM}"):
-        hook.cluster.kill()
+    with pytest.raises(InvalidInputError, match="yarn_resourcemanager_webapp_address, such as http"):
+        SparkJobHook()
+    set_connection(monkeypatch, "spark_default", "spark", host="yarn", extra={"deploy-mode": "cluster"} | address)
+    hook = SparkJobHook()
+    assert hook.cluster is not None and hook.cluster.drivers == ResourceManager("http://manager:8088")
+    with pytest.raises(InvalidInputError, match="requests-kerberos"):
+        SparkJobHook(options={"keytab": "/keytab", "principal": "airflow@EXAMPLE"})
 
 
 @pytest.mark.thorough

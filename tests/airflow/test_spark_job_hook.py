@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import stat
@@ -41,6 +40,7 @@ from airflow_paimon.hooks._yarn import tags_of
 from airflow_paimon.hooks.spark_job import SparkJobHook, _request_key
 from tests.airflow.conftest import set_connection
 from tests.airflow.processes import running, wait_until
+from tests.airflow.yarn_stand_in import yarn_stand_in
 from tests.core.tables import append, make_table
 from tests.loopback import free_port
 from tests.stores import FaultStore
@@ -209,34 +209,18 @@ def test_secrets_under_long_names_and_in_variables_are_private_too(
 def test_cluster_mode_ships_files_and_reads_the_result_from_the_results_folder(
     warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No YARN here: the stand-in does what YARN does with --files and --py-files, in a folder of its own."""
     append(make_table(warehouse), "1")
-    container = tmp_path / "container"
-    container.mkdir()
-    stand_in = script(
-        tmp_path,
-        f"{shlex.quote(sys.executable)} - \"$@\" <<'END'\n"
-        "import os, shutil, subprocess, sys\n"
-        "argv = sys.argv[1:]\n"
-        "options = dict(zip(argv, argv[1:]))\n"
-        "assert options['--deploy-mode'] == 'cluster' and options['--master'] == 'yarn'\n"
-        f"os.chdir({str(container)!r})\n"
-        "for file in options['--files'].split(','): shutil.copy(file, '.')\n"
-        "script = next(i for i, a in enumerate(argv) if a.endswith('check_table.py'))\n"
-        "env = {**os.environ, 'PYTHONPATH': options['--py-files']}\n"
-        "sys.exit(1 if subprocess.run([sys.executable, *argv[script:]], env=env).returncode else 0)\n"
-        "END",
-    )
-    set_connection(monkeypatch, "yarn", "spark", host="yarn", extra={"deploy-mode": "cluster"})
-    hook = SparkJobHook("yarn", options={"spark_binary": stand_in})
-    result = run(hook, request(warehouse, storage_options={"key": "some-key-id"}))
-    assert result["details"]["ok"] is True
-    assert (container / "storage-options.json").exists()
-    assert not list((warehouse / "_r").rglob("*.json")), "the result file stays behind"
-    other = request(warehouse, table="d.other", storage_options={"key": "some-key-id"})
-    with pytest.raises(PaimonError, match=r"no table d\.other") as raised:
-        run(SparkJobHook("yarn", options={"spark_binary": stand_in}), other)
-    assert raised.value.kind == "not-found"  # told by the result, where the exit code says 1
+    with yarn_stand_in(tmp_path) as cluster:
+        set_connection(monkeypatch, "yarn", "spark", **cluster.connection)
+        hook = SparkJobHook("yarn", options=cluster.submits)
+        result = run(hook, request(warehouse, storage_options={"key": "some-key-id"}))
+        assert result["details"]["ok"] is True
+        assert list(tmp_path.glob("container-*/storage-options.json"))
+        assert not list((warehouse / "_r").rglob("*.json")), "the result file stays behind"
+        other = request(warehouse, table="d.other", storage_options={"key": "some-key-id"})
+        with pytest.raises(PaimonError, match=r"no table d\.other") as raised:
+            run(SparkJobHook("yarn", options=cluster.submits), other)
+    assert raised.value.kind == "not-found"
 
 
 def test_folders_of_killed_workers_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tarfile
 import threading
 import uuid
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.table import Table
@@ -34,7 +33,6 @@ from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import running, wait_until
 from tests.core.tables import make_table, run
 from tests.environment import QUICK_JVM
-from tests.oracles import layout
 from tests.reach.lost_workers import lose_worker
 from tests.spark.cluster import bare_python
 from tests.yarn_cluster import YarnCluster, yarn_cluster
@@ -76,7 +74,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def warehouse(cluster: YarnCluster, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A warehouse on the HDFS behind ``paimon_default``, and that YARN behind ``client``, ``cluster`` and ``bare``."""
+    """A warehouse on the HDFS behind ``paimon_default``, and that YARN behind ``client`` and ``cluster``."""
     uri = f"{cluster.files}/{uuid.uuid4().hex}"
     monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.conf))
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -85,7 +83,6 @@ def warehouse(cluster: YarnCluster, monkeypatch: pytest.MonkeyPatch) -> str:
     address = {"yarn_resourcemanager_webapp_address": cluster.pages}
     set_connection(monkeypatch, "client", "spark", host="yarn", extra={"deploy-mode": "client"})
     set_connection(monkeypatch, "cluster", "spark", host="yarn", extra={"deploy-mode": "cluster"} | address)
-    set_connection(monkeypatch, "bare", "spark", host="yarn", extra={"deploy-mode": "cluster"})
     return uri
 
 
@@ -152,7 +149,7 @@ def test_client_cluster_and_deferred_give_the_same(
         deferred = CorrectBranchOperator(
             task_id="deferred", branch="three", deferrable=True, poll_interval=0.5, **correct, **shipped
         )
-        none = CheckTableOperator(task_id="none", spark_conn_id="bare", spark_options=OPTIONS, **missing)
+        none = CheckTableOperator(task_id="none", spark_conn_id="cluster", spark_options=OPTIONS, **missing)
         one >> two >> three >> in_client >> in_cluster >> deferred >> none
     done = run_dag(dag)
     tasks = {name: done.tasks[name] for name in ("in_client", "in_cluster", "deferred", "none")}
@@ -195,33 +192,11 @@ def waiting_request(warehouse: str, operation_id: str) -> Request:
     return build_request("correct_branch", values | {"operation_id": operation_id})
 
 
-@pytest.fixture
-def no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can log in at the resource manager's REST interface, as with a keytab; there is Hadoop's program."""
-    import pyspark
-
-    def refuse(hook: SparkJobHook) -> None:
-        raise RuntimeError("requests-kerberos is not installed")
-
-    monkeypatch.setattr(SparkJobHook, "_resolved_yarn_rm_auth", property(refuse))
-    java, program = layout.java_executable(), tmp_path / "yarn"
-    jars, main = Path(pyspark.__file__).parent / "jars", "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
-    program.write_text(f'#!/bin/sh\nexec {java} -cp "$HADOOP_CONF_DIR:{jars}/*" {main} "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-
-
-@pytest.mark.parametrize("connection", ["cluster", "bare", "no_login"])
 def test_a_killed_task_ends_its_application(
-    cluster: YarnCluster, warehouse: str, waits: dict[str, Any], tmp_path: Path, connection: str,
-    request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
-    """``bare`` names no address of the resource manager; without ``no_login`` there is no program ``yarn`` here."""
-    if connection == "no_login":
-        request.getfixturevalue(connection)
-        connection = "bare"
+    cluster: YarnCluster, warehouse: str, waits: dict[str, Any], tmp_path: Path
+) -> None:
     main = table_with_branches(warehouse, "b")
-    hook, failures, before = SparkJobHook(connection, **waits), [], set(cluster.applications())
+    hook, failures, before = SparkJobHook("cluster", **waits), [], set(cluster.applications())
 
     def work() -> None:
         try:
@@ -323,10 +298,6 @@ def test_a_trigger_kills_and_finds_out(
     cluster: YarnCluster, warehouse: str, waits: dict[str, Any], tmp_path: Path
 ) -> None:
     table_with_branches(warehouse, "b")
-    with pytest.raises(InvalidInputError, match="yarn_resourcemanager_webapp_address, such as http"):
-        SparkJobHook("bare", **waits).submit_job(
-            waiting_request(warehouse, "o"), result_name="r.json", results_folder=f"{warehouse}/_r"
-        )
     job = SparkJobHook("cluster", **waits).submit_job(
         waiting_request(warehouse, "o"), result_name="r.json", results_folder=f"{warehouse}/_airflow_paimon_results"
     )
