@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -22,6 +21,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import parse_identifier
 from airflow_paimon.forms.locked import is_locked
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.plugin.tabs.corrections_plan import Approval, TableRun
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY
 
@@ -46,37 +46,6 @@ class KnownDag:
         made = {**self.form, **form}
         same = (made.get("paimon_conn_id") or PaimonHook.default_conn_name) == conn_id
         return same and all(form[name] == self.form[name] for name in self.locked if name in form)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
-    """What a run asks or asked people."""
-
-    subject: str
-    asked_at: datetime | None
-    answered_at: datetime | None
-    answered_by: str = ""
-    answer: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRun:
-    """A run about the table, as the database has it. ``conf``: its form; ``tasks``: states by task id; ``progress``: of
-    running ones; ``ran_on``: ``spark`` or ``worker``, of operators' tasks that ended.
-    """
-
-    dag_id: str
-    kind: Kind
-    run_id: str
-    state: str
-    conf: Mapping[str, Any]
-    by: str
-    began: datetime | None
-    ended: datetime | None
-    tasks: Mapping[str, str] = field(default_factory=dict)
-    approval: Approval | None = None
-    progress: Mapping[str, str] = field(default_factory=dict)
-    ran_on: Mapping[str, str] = field(default_factory=dict)
 
 
 def known_dags() -> list[KnownDag]:
@@ -108,7 +77,7 @@ def runs_of(table: str, conn_id: str, dags: Sequence[KnownDag]) -> list[TableRun
         rows = session.execute(
             select(
                 DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.conf, DagRun.triggering_user_name,
-                DagRun.queued_at, DagRun.start_date, DagRun.end_date,
+                DagRun.queued_at, DagRun.start_date,
             )
             .where(DagRun.dag_id.in_(known), _may_be_about(table, conn_id, dags))
             .order_by(DagRun.id.desc())
@@ -135,7 +104,6 @@ def runs_of(table: str, conn_id: str, dags: Sequence[KnownDag]) -> list[TableRun
             conf=_form_of(row, known),
             by=row.triggering_user_name or "",
             began=row.start_date or row.queued_at,
-            ended=row.end_date,
             tasks=tasks.get((row.dag_id, row.run_id), {}),
             approval=approvals.get((row.dag_id, row.run_id)),
             progress=said.get((row.dag_id, row.run_id), {}),

@@ -15,7 +15,8 @@ import pytest
 from airflow_paimon.core.publish.undoable_publishes import last_publish
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.dags import correction_dag, correction_undo_dag, erasure_dag, pipeline_dag
-from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, overlap, waits_for
+from airflow_paimon.plugin.tabs.corrections_plan import TableRun, outcome, overlap, waits_for
+from airflow_paimon.runbooks.kinds import Kind
 from tests.airflow.conftest import airflow_home, register
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
@@ -30,8 +31,9 @@ OWN = "own_fix"
 RUNNING: dict[str, Any] = {"state": "running", "conf": {"partitions": ["dt=1"]}}
 
 
-def view(run_id: str = "r", state: str = "running", conf: dict[str, Any] | None = None, **tasks: str) -> RunView:
-    return RunView(run_id=run_id, state=state, tasks=tasks, conf=conf or {"partitions": ["dt=1"]})
+def view(run_id: str = "r", state: str = "running", conf: dict[str, Any] | None = None, **tasks: str) -> TableRun:
+    form = conf or {"partitions": ["dt=1"]}
+    return TableRun(dag_id="d", kind=Kind.CORRECTION, run_id=run_id, state=state, tasks=tasks, conf=form)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def view(run_id: str = "r", state: str = "running", conf: dict[str, Any] | None 
         (view(state="success", approve="success"), ""),
     ],
 )
-def test_what_a_run_waits_for(run: RunView, expected: str) -> None:
+def test_what_a_run_waits_for(run: TableRun, expected: str) -> None:
     assert waits_for(run, [run]) == expected
 
 
@@ -86,7 +88,7 @@ def test_overlap_goes_by_partitions_not_by_their_spelling(one: Any, other: Any, 
         (view(state="failed", correct="failed", report_failure="failed"), "failed: correct"),
     ],
 )  # fmt: skip
-def test_what_became_of_a_run(run: RunView, expected: str) -> None:
+def test_what_became_of_a_run(run: TableRun, expected: str) -> None:
     assert outcome(run)[0] == expected
 
 

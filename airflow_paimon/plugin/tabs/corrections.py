@@ -13,9 +13,8 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.plugin import auth, runs
 from airflow_paimon.plugin.forms import form_card, known_dags, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.runs import TableRun
 from airflow_paimon.plugin.sheet import ago, sheet_of
-from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_for
+from airflow_paimon.plugin.tabs.corrections_plan import TableRun, outcome, waits_for
 from airflow_paimon.runbooks.kinds import CORRECTING, Kind
 from airflow_paimon.runbooks.leftovers import PUBLISHING_TASKS, belongs_to_run, run_digest
 from airflow_paimon.shown.listing import AnnotatedValue, Listing, heads, utc_time
@@ -46,13 +45,12 @@ def show(context: PageContext) -> Panel:
     ids = (dag.dag_id for dag in allowed)
     found = context.read("runs", conn_id, *ids, make=partial(runs.runs_of, name, conn_id, allowed), fresh=1.0)
     points = context.read("undo points", make=partial(undoable_publishes, context.main))
-    views = {_owner(run): _view(run) for run in found}
-    flying = [views[_owner(r)] for r in found if r.kind in CORRECTING and r.state not in ("success", "failed")]
+    flying = [r for r in found if r.kind in CORRECTING and not r.ended]
     of_run, undone = {(p.branch, p.branch_owner): p for p in points}, undone_by(points)
     rows = [
-        _row(context, run, views[_owner(run)], flying, point, undone.get(point.undo_tag) if point else None)
+        _row(context, run, flying, point, undone.get(point.undo_tag) if point else None)
         for run in found
-        for point in [of_run.get((_branch(run), _owner(run))) if _has_published(run) else None]
+        for point in [of_run.get((_branch(run), run.owner)) if _has_published(run) else None]
     ]
     listing = Listing(title="runs", columns=_COLUMNS, rows=rows)
     sheet = sheet_of(listing, context.now_ms, title="Runs", empty=_EMPTY)
@@ -73,26 +71,18 @@ _ERASES = "A person's rows are deleted from all branches and files, for good; th
 _EMPTY = "No run of the correction DAGs has named this table yet"
 
 
-def _view(run: TableRun) -> RunView:
-    unanswered = (
-        run.approval is not None and run.approval.answered_at is None and run.state not in ("success", "failed")
-    )
-    return RunView(run_id=run.run_id, state=run.state, tasks=run.tasks, conf=run.conf, unanswered=unanswered)
-
-
 def _row(
     context: PageContext,
     run: TableRun,
-    view: RunView,
-    flying: Sequence[RunView],
+    flying: Sequence[TableRun],
     point: UndoablePublish | None,
     undone: UndoablePublish | None,
 ) -> list[object]:
     address = f"{context.airflow}/dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}"
-    became, mark = outcome(view)
+    became, mark = outcome(run)
     branch = _branch(run)
     rivals = flying if run.kind in CORRECTING else ()
-    waiting, is_there = waits_for(view, rivals), branch in context.branches
+    waiting, is_there = waits_for(run, rivals), branch in context.branches
     return [
         AnnotatedValue(run.run_id, href=address),
         AnnotatedValue(_PURPOSES[run.kind], note=run.dag_id),
@@ -100,7 +90,7 @@ def _row(
         run.by or None,
         _state(f"{became}, undone since" if undone else became, "warn" if undone else mark, run, address),
         _waits(waiting, run, address),
-        _approval(run, view, address, context.now_ms),
+        _approval(run, address, context.now_ms),
         AnnotatedValue(branch or None, href=context.query.href(tab="history", branch=branch, q="") if is_there else ""),
         _undo(context, point, undone),
         run.conf.get("reason"),
@@ -131,23 +121,18 @@ def _state(became: str, mark: str, run: TableRun, address: str) -> AnnotatedValu
 def _branch(run: TableRun) -> str:
     """The branch of a correction: the form's, or the one that check_params makes up."""
     given = run.conf.get("branch")
-    return "" if run.kind not in CORRECTING else str(given or f"fix_{run_digest(_owner(run))}")
+    return "" if run.kind not in CORRECTING else str(given or f"fix_{run_digest(run.owner)}")
 
 
-def _owner(run: TableRun) -> str:
-    """Whose the branch is that a run makes: one of the same name may be, or may have been, another's."""
-    return f"{run.dag_id}/{run.run_id}"
-
-
-def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> AnnotatedValue | None:
+def _approval(run: TableRun, address: str, now_ms: int) -> AnnotatedValue | None:
     link = f"{address}/tasks/{_APPROVE}/required_actions"
     approval = run.approval
     if approval is None:
         return None
     if approval.answered_at is None:
         since = f", asked {ago(_millis(approval.asked_at), now_ms)}" if approval.asked_at else ""
-        shown = f"waits{since}" if view.unanswered else "not answered"
-        return AnnotatedValue(shown, note=approval.subject, href=link, mark="warn" if view.unanswered else "")
+        shown = f"waits{since}" if run.unanswered else "not answered"
+        return AnnotatedValue(shown, note=approval.subject, href=link, mark="warn" if run.unanswered else "")
     answer = {"Approve": "approved", "Reject": "rejected"}.get(approval.answer, approval.answer)
     by = f" by {approval.answered_by}" if approval.answered_by else ", no answer in time"
     return AnnotatedValue(f"{answer}{by}", note=approval.subject, href=link)

@@ -1,15 +1,16 @@
-"""What runs of the correction DAGs are waiting for, and what became of them. Pure."""
+"""Runs of the correction DAGs: what they are waiting for, and what became of them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.partition_text import parse_partition_text
+from airflow_paimon.runbooks.kinds import Kind
 
-_ENDED = ("success", "failed")
 _BECAME = {
     "merge": "published", "fast_forward": "published", "publish": "published",
     "undo": "undone", "remove": "cleaned up", "erase": "erased",
@@ -17,19 +18,53 @@ _BECAME = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
-    """What the plan looks at."""
+class Approval:
+    """What a run asks or asked people."""
 
+    subject: str
+    asked_at: datetime | None
+    answered_at: datetime | None
+    answered_by: str = ""
+    answer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRun:
+    """A run about the table, as the database has it. ``conf``: its form; ``tasks``: states by task id; ``progress``: of
+    running ones; ``ran_on``: ``spark`` or ``worker``, of operators' tasks that ended.
+    """
+
+    dag_id: str
+    kind: Kind
     run_id: str
     state: str
-    tasks: Mapping[str, str]
     conf: Mapping[str, Any]
-    unanswered: bool = False
+    by: str = ""
+    began: datetime | None = None
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    approval: Approval | None = None
+    progress: Mapping[str, str] = field(default_factory=dict)
+    ran_on: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str:
+        """Whose the branch is that the run makes: one of the same name may be, or may have been, another's."""
+        return f"{self.dag_id}/{self.run_id}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.state in ("success", "failed")
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether it waits for an answer."""
+        return self.approval is not None and self.approval.answered_at is None and not self.ended
 
 
-def waits_for(run: RunView, others: Sequence[RunView]) -> str:
+def waits_for(run: TableRun, others: Sequence[TableRun]) -> str:
     """Say what a run waits for; ``others``: unfinished runs about the same table. Empty for one that ended."""
-    if run.state in _ENDED:
+    if run.ended:
         return ""
     parts = [_own_wait(run)]
     rivals = [o.run_id for o in others if o is not run and overlap(run.conf, o.conf)]
@@ -38,7 +73,7 @@ def waits_for(run: RunView, others: Sequence[RunView]) -> str:
     return "; ".join(p for p in parts if p)
 
 
-def _own_wait(run: RunView) -> str:
+def _own_wait(run: TableRun) -> str:
     if run.unanswered or "awaiting_input" in run.tasks.values():
         return "an approval"
     if run.state == "queued":
@@ -67,9 +102,9 @@ def overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return any(all(m[key] == t[key] for key in m.keys() & t.keys()) for m, t in pairs)
 
 
-def outcome(run: RunView) -> tuple[str, str]:
+def outcome(run: TableRun) -> tuple[str, str]:
     """Say what became of a run, and how that is coloured."""
-    if run.state not in _ENDED:
+    if not run.ended:
         return "running", "warn"
     if run.tasks.get("rejected") in ("success", "failed"):
         return "rejected", "bad"
