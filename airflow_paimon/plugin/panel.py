@@ -52,9 +52,23 @@ class PageQuery(BaseModel):
         return f"?{urlencode(kept)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageContext:
-    """A table that is looked at. ``schema`` and ``view_head`` are the chosen branch's, ``head`` is main's.
+@dataclass(frozen=True, kw_only=True)
+class Basics:
+    """What every tab needs of a table: a few small reads. ``schema`` and ``view_head`` are the chosen branch's,
+    ``main_schema`` and ``head`` main's; ``state``: what main is the state of.
+    """
+
+    branches: Sequence[str]
+    schema: TableSchema
+    main_schema: TableSchema
+    head: Snapshot | None
+    view_head: Snapshot | None
+    state: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageContext(Basics):
+    """A table that is looked at.
 
     Tabs read storage through ``reader`` alone, which minds the time. ``cached``: main for what only shows files, see
     ``PaimonHook.keeping_manifests``. ``deadline``: when the answer must go out, a moment of ``time.monotonic``.
@@ -65,11 +79,6 @@ class PageContext:
     main: Table
     cached: Table
     view: Table
-    schema: TableSchema
-    main_schema: TableSchema
-    head: Snapshot | None
-    view_head: Snapshot | None
-    branches: Sequence[str]
     query: PageQuery
     reader: Reader
     now_ms: int

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from airflow_paimon.core.errors import NotFoundError, PaimonError
-from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.main_state import main_state_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.catalog import Warehouse
-from airflow_paimon.plugin.panel import PageContext, PageQuery, Panel
+from airflow_paimon.plugin.panel import Basics, PageContext, PageQuery, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader, StillReadingError
 from airflow_paimon.plugin.sheet import moment, number
 from airflow_paimon.plugin.tabs import audit, branches, corrections, grid, history, lists, partitions, plan, schemas
@@ -42,18 +39,6 @@ _BRANCH_TABS = ("history", "tags", "schemas", "partitions", "files", "options")
 _MOST_BRANCHES = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Basics:
-    """What every tab needs: a few small reads."""
-
-    branches: list[str]
-    schema: TableSchema
-    main_schema: TableSchema
-    head: Snapshot | None
-    view_head: Snapshot | None
-    state: str | None
-
-
 def read_basics(main: Table, branch: str) -> Basics:
     """Read the branches, the schemas and newest snapshots of main and the branch, and what main is the state of.
 
@@ -66,9 +51,8 @@ def read_basics(main: Table, branch: str) -> Basics:
         raise NotFoundError(f"{main.name} has no branch {branch!r} (its branches: {shown})")
     view, schema, head = main.branch(branch), main.schema(), main.latest_snapshot()
     state = main_state_text(main)
-    if branch == MAIN:
-        return Basics(names, schema, schema, head, head, state)
-    return Basics(names, view.schema(), schema, head, view.latest_snapshot(), state)
+    own = (schema, head) if branch == MAIN else (view.schema(), view.latest_snapshot())
+    return Basics(branches=names, schema=own[0], main_schema=schema, head=head, view_head=own[1], state=state)
 
 
 def show(
@@ -94,8 +78,12 @@ def show(
     }
     try:
         basics = _basics(reader, main, query.branch, deadline)
-        context = _context(warehouse, main, basics, query, reader, now_ms, deadline, user, airflow)
-        shown |= _frame(context, basics)
+        context = PageContext(
+            **vars(basics), conn_id=warehouse.conn_id, main=main, cached=warehouse.keeping_manifests(main),
+            view=main if query.branch == MAIN else main.branch(query.branch), query=query, reader=reader, now_ms=now_ms,
+            deadline=deadline, user=user, airflow=airflow, reach=warehouse.reach(),
+        )  # fmt: skip
+        shown |= _frame(context)
         shown["panel"] = _panel(context)
     except StillReadingError:
         shown["panel"] = Panel(template="pending.html", pending=True)
@@ -140,23 +128,10 @@ def _panel(context: PageContext) -> Panel:
         raise _BrokenError(error) from None
 
 
-def _context(
-    warehouse: Warehouse, main: Table, basics: Basics, query: PageQuery, reader: Reader, now_ms: int, deadline: float,
-    user: Any, airflow: str
-) -> PageContext:  # fmt: skip
-    view = main if query.branch == MAIN else main.branch(query.branch)
-    return PageContext(
-        conn_id=warehouse.conn_id, main=main, cached=warehouse.keeping_manifests(main), view=view,
-        schema=basics.schema, main_schema=basics.main_schema, head=basics.head, view_head=basics.view_head,
-        branches=basics.branches, query=query, reader=reader, now_ms=now_ms, deadline=deadline, user=user,
-        airflow=airflow, reach=warehouse.reach(),
-    )  # fmt: skip
-
-
-def _frame(context: PageContext, basics: Basics) -> dict[str, Any]:
+def _frame(context: PageContext) -> dict[str, Any]:
     """What stands around the tab."""
-    head, schema = basics.head, basics.schema
-    chain = TableOptions(basics.main_schema.options).chain_table
+    head, schema = context.head, context.schema
+    chain = TableOptions(context.main_schema.options).chain_table
     kind = "chain table" if chain else "primary-key table" if schema.primary_keys else "append table"
     facts: list[tuple[str, Any]] = [("", kind)]
     if schema.partition_keys:
@@ -164,12 +139,12 @@ def _frame(context: PageContext, basics: Basics) -> dict[str, Any]:
     if head is not None:
         facts += [("snapshot", head.id), ("committed", moment(head.time_millis, context.now_ms))]
         facts.append(("stored rows", number(head.total_record_count)))
-    if basics.state is not None:
-        facts.append(("main is", basics.state))
+    if context.state is not None:
+        facts.append(("main is", context.state))
     if schema.comment:
         facts.append(("comment", schema.comment))
     names = [t for t in _SHOW if t != "grid" or chain]
-    choices = [MAIN, *basics.branches[:_MOST_BRANCHES]]
+    choices = [MAIN, *context.branches[:_MOST_BRANCHES]]
     return {
         "facts": facts,
         "tabs": names,
