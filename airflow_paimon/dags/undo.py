@@ -25,7 +25,7 @@ from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import COMMITTED_KEY, UndoTablesOperator
 from airflow_paimon.runbooks import undo as runbook
 from airflow_paimon.runbooks.advice import check_advice
-from airflow_paimon.runbooks.fields import choice, shared_by_undos, switch, text
+from airflow_paimon.runbooks.fields import choice, shared, switch, text
 from airflow_paimon.runbooks.form import (
     check_form_four_eyes,
     check_policy,
@@ -70,14 +70,19 @@ docs/howto/pipeline-correction.md explains both.
 """
 MORE = "More: the rows that the approver sees"
 TAG = {"table": "table", "tag": "tag"}
-_WRITERS = shared_by_undos("writers_stopped", "wait_for_quiet")
+_WRITERS = shared("writers_stopped", "wait_for_quiet")
 _REST = {
-    **shared_by_undos("reason", "approval", "notify", "remind_before", "approvers"),
-    **shared_by_undos("undo_retention", "skip_checks", "paimon_conn_id"),
-    **shared_by_undos("sample_rows", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
+    **shared("reason", "approval", "notify", "remind_before", "approvers"),
+    **shared("undo_retention"),
+    "skip_checks": switch(
+        "Skip checks",
+        "Undo even if a required check fails for the restored rows, or can't run. The snapshot records it.",
+    ),
+    **shared("paimon_conn_id"),
+    **shared("sample_rows", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
 FIELDS_OF_ONE = {
-    **shared_by_undos("table"),
+    **shared("table"),
     "tag": text(
         "Undo tag",
         "The tag airflow-paimon-undo-... that the correction's verify task named. Empty: the last publish is undone, "

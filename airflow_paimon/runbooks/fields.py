@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow.sdk import Param
@@ -10,7 +10,7 @@ from airflow.sdk import Param
 from airflow_paimon import settings
 from airflow_paimon.core.errors import InvalidInputError
 
-__all__ = ["choice", "number", "shared", "shared_by_undos", "switch", "text", "texts"]
+__all__ = ["choice", "number", "shared", "switch", "text", "texts"]
 
 
 def text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
@@ -48,23 +48,14 @@ def number(title: str, description: str, default: int | None = None, minimum: in
 
 def shared(*names: str, section: str | None = None) -> dict[str, Param]:
     """Make fields that several forms have."""
-    return _made(_SHARED, names, section)
-
-
-def shared_by_undos(*names: str, section: str | None = None) -> dict[str, Param]:
-    """Make fields that the forms of undos have."""
-    return _made(_SHARED | _UNDO, names, section)
-
-
-def _made(known: Mapping[str, Param], names: Sequence[str], section: str | None) -> dict[str, Param]:
     within: dict[str, Any] = {} if section is None else {"section": section}
-    found = {name: known[name] for name in names}
+    found = {name: _SHARED[name] for name in names}
     return {n: Param(p.value, p.description, **p.schema, **within) for n, p in found.items()}
 
 
 _SHARED = {
     "table": Param(type="string", minLength=3, title="Table", description="The table, as database.table"),
-    "reason": text("Reason", "Why, or a ticket's number; kept with the branch."),
+    "reason": text("Reason", "Why, or a ticket's number; the approver sees it."),
     "checks": text(
         "Checks",
         "Rules for the corrected rows, in YAML, in addition to those that the table requires. For example: "
@@ -167,22 +158,4 @@ _SHARED = {
         description='Such as {"driver_memory": "4g", "num_executors": 8}. Options that could run code are '
         "refused here, unless the Paimon connection allows them.",
     ),
-}
-_UNDO = {
-    "writers_stopped": switch(
-        "Writers are stopped",
-        "Confirm that no writer of main stays open during the undo: needed if a table with dynamic buckets (bucket=-1) "
-        "loses keys that the publish added.",
-    ),
-    "reason": text("Reason", "Shown to the approver."),
-    "approval": switch(
-        "Ask for approval",
-        "Wait until the changes were reviewed and approved. Always on if the four-eyes rule applies.",
-        on=True,
-    ),
-    "skip_checks": switch(
-        "Skip checks",
-        "Undo even if a required check fails for the restored rows, or can't run. The snapshot records it.",
-    ),
-    "undo_retention": text("Undo window", "How long the undo itself can be undone, such as 7 d; or: forever.", "7 d"),
 }
