@@ -72,8 +72,8 @@ MORE = "More: the rows that the approver sees"
 TAG = {"table": "table", "tag": "tag"}
 _WRITERS = shared("writers_stopped", "wait_for_quiet")
 _REST = {
-    **shared("reason", "approval", "notify", "remind_before", "approvers"),
-    **shared("undo_retention"),
+    "reason": text("Reason", "Shown to the approver."),
+    **shared("approval", "notify", "remind_before", "approvers", "undo_retention"),
     "skip_checks": switch(
         "Skip checks",
         "Undo even if a required check fails for the restored rows, or can't run. The snapshot records it.",

@@ -55,7 +55,7 @@ def shared(*names: str, section: str | None = None) -> dict[str, Param]:
 
 _SHARED = {
     "table": Param(type="string", minLength=3, title="Table", description="The table, as database.table"),
-    "reason": text("Reason", "Why, or a ticket's number; the approver sees it."),
+    "reason": text("Reason", "Why, or a ticket's number; kept with the branch."),
     "checks": text(
         "Checks",
         "Rules for the corrected rows, in YAML, in addition to those that the table requires. For example: "
