@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -49,68 +49,74 @@ _REGION = "Set Region to the bucket's"
 _NOT_S3 = "What answers at Endpoint is broken, or is not S3: check its address and port"
 _UNHEARD = "Check the address, and that this machine reaches it"
 _UNREACHABLE = "Check Endpoint (http:// or https://, host, port) and that this machine reaches it"
-_BY_CODE = {
-    "InvalidAccessKeyId": f"The storage doesn't know this access key. {_KEYS}; set Endpoint where it is not AWS",
-    "SignatureDoesNotMatch": f"The secret key doesn't belong to the access key. {_KEYS}",
-    "InvalidToken": "The session token is not of this access key: enter it again, or empty it for a permanent key",
-    "ExpiredToken": "The session token has expired: enter a new one",
-    "NoSuchBucket": "Correct the bucket's name in Warehouse, create the bucket, or set Endpoint where it is not AWS",
-    "PermanentRedirect": _REGION,
-    "AuthorizationHeaderMalformed": _REGION,
-    "IllegalLocationConstraintException": _REGION,
-}
-_BY_STATUS = {
-    301: _REGION,
-    307: _REGION,
-    401: _KEYS,
-    403: "The key may not list the bucket: it needs s3:ListBucket, and s3:GetObject, s3:PutObject and s3:DeleteObject "
-    "on what is in the warehouse. AWS returns the same for another account's bucket: check its name",
-    404: _NOT_S3,
-    500: _NOT_S3,
-}
-_GCS_BY_STATUS = {
-    0: "Check the option endpoint_url in Storage options, if there is one, and that this machine reaches it",
-    401: "Correct the option token in Storage options (the path of a key file, or its content), or leave it out for "
-    "the machine's own credentials",
-    403: "The account may not list the bucket: it needs storage.objects.list, and get, create and delete on what is in "
-    "the warehouse",
-    404: "Correct the bucket's name in Warehouse, or create the bucket",
-}
 _AZURE_LOGINS = (
     "Correct account_key, sas_token or client_id, tenant_id and client_secret in Storage options, or leave them out "
     "for the machine's own identity"
 )
-_AZURE_BY_STATUS = {
-    0: "Check the account's name in Warehouse, or endpoint_url in Storage options, and that this machine reaches it",
-    401: _AZURE_LOGINS,
-    403: f"{_AZURE_LOGINS}; it needs the role Storage Blob Data Contributor, and this machine's clock to be right",
-    404: "Correct the container's name in Warehouse, or create the container",
+_ADVICE: Mapping[str, Mapping[str, str]] = {
+    "s3": {
+        "InvalidAccessKeyId": f"The storage doesn't know this access key. {_KEYS}; set Endpoint where it is not AWS",
+        "SignatureDoesNotMatch": f"The secret key doesn't belong to the access key. {_KEYS}",
+        "InvalidToken": "The session token is not of this access key: enter it again, or empty it for a permanent key",
+        "ExpiredToken": "The session token has expired: enter a new one",
+        "NoSuchBucket": "Correct the bucket's name in Warehouse, create the bucket, or set Endpoint where it isn't AWS",
+        "PermanentRedirect": _REGION,
+        "AuthorizationHeaderMalformed": _REGION,
+        "IllegalLocationConstraintException": _REGION,
+        "status 301": _REGION,
+        "status 307": _REGION,
+        "status 401": _KEYS,
+        "status 403": "The key may not list the bucket: it needs s3:ListBucket, and s3:GetObject, s3:PutObject and "
+        "s3:DeleteObject in the warehouse. AWS returns the same for another account's bucket: check its name",
+        "status 404": _NOT_S3,
+        "status 500": _NOT_S3,
+        "NoCredentialsError": f"There is no access key here, in the environment, or of the instance. {_KEYS}",
+        "PartialCredentialsError": f"Access key and Secret key belong together. {_KEYS}",
+        "ResponseParserError": _NOT_S3,
+        "SSLError": "Endpoint begins with https://, but no trusted certificate answers there: check http:// or "
+        'https://, or name the certificate in Storage options: {"client_kwargs": {"verify": "/path/ca.pem"}}',
+        "status 0": _UNREACHABLE,
+    },
+    "gcs": {
+        "status 0": "Check the option endpoint_url in Storage options, if it is set, and that this machine reaches it",
+        "status 401": "Correct the option token in Storage options (the path of a key file, or its content), or leave "
+        "it out for the machine's own credentials",
+        "status 403": "The account may not list the bucket: it needs storage.objects.list, and get, create and delete "
+        "on what is in the warehouse",
+        "status 404": "Correct the bucket's name in Warehouse, or create the bucket",
+        "": "Check that Google Cloud Storage answers at this address",
+    },
+    "azure": {
+        "status 0": "Check the account's name in Warehouse, or endpoint_url in Storage options, and that this machine "
+        "reaches it",
+        "status 401": _AZURE_LOGINS,
+        "status 403": f"{_AZURE_LOGINS}; it needs the role Storage Blob Data Contributor, and this machine's clock to "
+        "be right",
+        "status 404": "Correct the container's name in Warehouse, or create the container",
+        "": "Check that Azure Blob Storage answers at this address",
+    },
+    "oss": {
+        "status 0": "Check Endpoint and Region, and that this machine reaches it",
+        "status 401": "There is no access key here or in the environment: fill in Access key and Secret key",
+        "status 403": "Correct Access key and Secret key; they need the rights to list, get, put and delete, and this "
+        "machine's clock must be right",
+        "status 404": "Correct the bucket's name in Warehouse, or create the bucket",
+        "": "Check that OSS answers at this address",
+    },
+    "hdfs": {
+        "Permission denied": "The user is HADOOP_USER_NAME, the Kerberos ticket's, or else who this process runs as: "
+        "<user>",
+        "StandbyException": "This is a standby name node: name the active one in Warehouse, or by hdfs:// the name "
+        "service",
+        "SafeModeException": "The name node is in safe mode: wait until it has left that, or let an administrator end "
+        "it",
+        "RetriableException": "The name node is starting: wait until it has left its safe mode",
+        "RPCError(": "The name node's log shows the cause",
+        "": "Check the host and port in Warehouse, and that this machine reaches them",
+    },
+    "": {"": "This process runs as user <user>"},
 }
-_OSS_BY_STATUS = {
-    0: "Check Endpoint and Region, and that this machine reaches it",
-    401: "There is no access key here or in the environment: fill in Access key and Secret key",
-    403: "Correct Access key and Secret key; they need the rights to list, get, put and delete, and this "
-    "machine's clock must be right",
-    404: "Correct the bucket's name in Warehouse, or create the bucket",
-}
-_OVER_HTTP = {
-    "gcs": (_GCS_BY_STATUS, "Google Cloud Storage"),
-    "azure": (_AZURE_BY_STATUS, "Azure Blob Storage"),
-    "oss": (_OSS_BY_STATUS, "OSS"),
-}
-"""By the kind of storage: what to do by HTTP's status (0: no answer), and its name."""
-_HDFS_BY_ANSWER = {
-    "StandbyException": "This is a standby name node: name the active one in Warehouse, or by hdfs:// the name service",
-    "SafeModeException": "The name node is in safe mode: wait until it has left that, or let an administrator end it",
-    "RetriableException": "The name node is starting: wait until it has left its safe mode",
-}
-_BY_EXCEPTION = {
-    "NoCredentialsError": f"There is no access key here, in the environment, or of the instance. {_KEYS}",
-    "PartialCredentialsError": f"Access key and Secret key belong together. {_KEYS}",
-    "ResponseParserError": _NOT_S3,
-    "SSLError": "Endpoint begins with https://, but no trusted certificate answers there: check http:// or https://, "
-    'or name the certificate in Storage options: {"client_kwargs": {"verify": "/path/ca.pem"}}',
-}
+"""By the kind of storage: what to do by what it has answered, the first that is in that. ``status 0``: no answer."""
 
 
 def check_connection(hook: PaimonHook) -> tuple[bool, str]:
@@ -195,7 +201,7 @@ def _store(hook: PaimonHook) -> Store:
     options = dict(storage_only(hook.storage_options) or {})
     if hook.storage == "s3":
         options["config_kwargs"] = {**(options.get("config_kwargs") or {}), **_ONE_TRY}
-    elif hook.storage in _OVER_HTTP:
+    elif hook.storage in ("gcs", "azure", "oss"):
         options["tries"] = 1
     elif hook.storage == "hdfs":
         options.setdefault("dfs.client.failover.max.attempts", "2")
@@ -280,35 +286,21 @@ def _user() -> str:
 
 def _with_advice(storage: str, error: PaimonError) -> str:
     """Return an error's message with what to do about it. ``storage``: the kind of storage that was looked at."""
-    cause = error.__cause__
-    if cause is None or not isinstance(error, StorageError | NotFoundError):
+    if error.__cause__ is None or not isinstance(error, StorageError | NotFoundError):
         return error.message
-    message = error.message.rstrip(".")
-    if storage in _OVER_HTTP:
-        by_status, name = _OVER_HTTP[storage]
-        status = cause.status if isinstance(cause, RequestError) else 0
-        return f"{message}. {by_status.get(status, f'Check that {name} answers at this address')}"
+    answer = _answer(storage, error, error.__cause__)
+    advice = next((advice for part, advice in _ADVICE[storage].items() if part in answer), "")
+    return f"{error.message.rstrip('.')}. {advice}".replace("<user>", _user()) if advice else error.message
+
+
+def _answer(storage: str, error: PaimonError, cause: BaseException) -> str:
+    """Return what tells why a storage failed."""
+    if storage == "s3":
+        kinds = " ".join(cls.__name__ for cls in type(cause.__cause__ or cause).__mro__)
+        return f"{s3_client.code_of(cause)} status {s3_client.status_of(cause)} {kinds}"
     if storage == "hdfs":
-        return f"{message}. {_over_hdfs(error)}"
-    if storage != "s3":
-        return f"{error.message}. This process runs as user {_user()}"
-    status = s3_client.status_of(cause)
-    way_out = _BY_CODE.get(s3_client.code_of(cause)) or _BY_STATUS.get(status, "")
-    if not status:
-        kinds = [cls.__name__ for cls in type(cause.__cause__ or cause).__mro__]
-        way_out = next((_BY_EXCEPTION[name] for name in kinds if name in _BY_EXCEPTION), _UNREACHABLE)
-    return f"{message}. {way_out}" if way_out else error.message
-
-
-def _over_hdfs(error: PaimonError) -> str:
-    if error.message.startswith("Permission denied"):
-        return f"The user is HADOOP_USER_NAME, the Kerberos ticket's, or else who this process runs as: {_user()}"
-    for answer, way_out in _HDFS_BY_ANSWER.items():
-        if answer in error.message:
-            return way_out
-    if "RPCError(" in f"{error.__cause__}":
-        return "The name node's log shows the cause"
-    return "Check the host and port in Warehouse, and that this machine reaches them"
+        return f"{error.message} {cause}"
+    return f"status {cause.status if isinstance(cause, RequestError) else 0}"
 
 
 def _check_masks(hook: PaimonHook) -> None:
