@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.cli.main import _parser
+from airflow_paimon.cli.main import parse
 from airflow_paimon.core.requests.arguments import parse_arguments
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.execution import run_operation
@@ -42,7 +42,7 @@ def parsed(words: list[str]) -> Any:
     if words[1:4] == ["-m", "airflow_paimon", "job"]:
         return parse_arguments(words[4], words[5:])
     if words[1:3] == ["-m", "airflow_paimon"]:
-        return _parser().parse_args(words[3:])
+        return parse(words[3:])
     return None
 
 

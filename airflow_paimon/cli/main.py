@@ -16,7 +16,7 @@ from airflow_paimon import __version__
 from airflow_paimon.bundled import job_names, job_path, job_summaries
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedError, error_to_json
 from airflow_paimon.core.garbage import collect_seldom
-from airflow_paimon.core.requests.arguments import add_flag, plain_message
+from airflow_paimon.core.requests.arguments import StrictParser, add_flag
 from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import PlanCorrection
 
@@ -50,8 +50,15 @@ _OF_PLAN = [
     f for f in dataclasses.fields(PlanCorrection) if f.name in ("sql", "function", "view", "partitions", "mode")
 ]
 """The fields of the request that ``plan`` takes."""
-_VERSION_FLAGS = ("--tag", "--snapshot", "--version-as-of")
-"""Flags that people try who want an earlier state."""
+_OVERVIEW = """\
+usage: python -m airflow_paimon COMMAND [FLAG ...]
+
+Inspects Paimon tables, or runs one of the jobs on them. COMMAND --help lists its flags, --version prints the version.
+
+commands:
+{commands}
+
+{epilog}"""
 _JOB_HELP = """\
 usage: python -m airflow_paimon job NAME [FLAG ...]
        python -m airflow_paimon job --path NAME
@@ -79,6 +86,12 @@ LOOKUPS = {
     "audit": "publishes, undos and corrections: who asked, why, by what, who approved; without --table of all tables",
     "storage": "bytes that each branch, tag and range of snapshots keeps, and what its deletion would free",
     "health": "health of a table, with reasons; without --table all tables, the worst first",
+}
+COMMANDS = {
+    JOB: "run a bundled job, e.g. job create_branch --help; job --help lists them",
+    CALL: "run a job by Paimon's name",
+    **LOOKUPS,
+    **{name: text for name, (text, *_) in DATABASES.items()},
 }
 
 
@@ -108,10 +121,11 @@ def run(argv: Sequence[str]) -> int:
     try:
         if list(argv[:1]) == [JOB]:
             return _job(argv[1:])
-        _check_command(argv)
-        parser = _parser()
-        _check_flags(argv, parser)
-        options = parser.parse_args(list(argv))
+        if list(argv[:1]) in (["-h"], ["--help"], ["--version"]):
+            overview = _OVERVIEW.format(commands=_listed(COMMANDS), epilog=_EPILOG)
+            print(f"airflow-paimon {__version__}" if argv[0] == "--version" else overview)
+            return 0
+        options = parse(argv)
         if options.what == CALL:
             return _call(options)
         if options.what in DATABASES:
@@ -140,9 +154,7 @@ def _report(error: Exception, as_json: bool) -> None:
 def _job(argv: Sequence[str]) -> int:
     """Run a bundled job in this process; its script is the one that ``spark-submit`` gets."""
     if not argv or argv[0] in ("-h", "--help"):
-        jobs = job_summaries()
-        width = max(map(len, jobs)) + 2
-        print(_JOB_HELP.format(jobs="\n".join(f"  {name:<{width}}{text}" for name, text in jobs.items())))
+        print(_JOB_HELP.format(jobs=_listed(job_summaries())))
         return 0
     if argv[0] == "--path":
         print(job_path(" ".join(argv[1:])))
@@ -186,63 +198,62 @@ def _database(options: argparse.Namespace) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of exiting, so that wrong flags are reported like everything else."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InvalidInputError(f"{plain_message(message)} ({_HELP})")
-
-    def flags(self) -> list[str]:
-        return [flag for action in self._actions for flag in action.option_strings]
+def _listed(texts: Mapping[str, str]) -> str:
+    width = max(map(len, texts)) + 2
+    return "\n".join(f"  {name:<{width}}{text}" for name, text in texts.items())
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog=_PROGRAM,
-        description="Inspect Paimon tables, or run one of the jobs on them.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"airflow-paimon {__version__}")
-    commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
-    commands.add_parser(JOB, help="run a bundled job, e.g. job create_branch --help; job --help lists them")
-    required, call = _command(
-        commands, CALL, "run a job by Paimon's name", "\"CALL sys.compact(table => 'sales.orders')\""
-    )
-    required.add_argument("statement", help="CALL sys.procedure(name => value, ...)")
-    call.add_argument("--operation-id", metavar="ID", help="a retry with the same id does not do the work twice")
-    for name, (text, otherwise, meaning) in DATABASES.items():
-        required, command = _command(commands, name, text, "sales")
-        command.add_argument(otherwise, dest="otherwise", choices=("fail", "skip"), default="fail", help=meaning)
-        required.add_argument("name", help="the database")
-    for name, text in LOOKUPS.items():
-        example = "" if name in ("databases", "tables", "sets") else f"--table sales.orders {_EXAMPLES.get(name, '')}"
-        _add_flags_of(name, *_command(commands, name, text, example))
-    return parser
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read a command and its flags, as those of jobs are read.
+
+    Raises:
+        InvalidInputError: there is no such command or flag, or a value is wrong.
+    """
+    name = argv[0] if argv else ""
+    _check_command(name)
+    options = argparse.Namespace(what=name)
+    _parser(name).parse_args(list(argv[1:]), options)
+    return options
 
 
-def _command(
-    commands: argparse._SubParsersAction[_Parser], name: str, text: str, example: str
-) -> tuple[argparse._ArgumentGroup, argparse._ArgumentGroup]:
-    """Return the groups of a command's flags: the required ones, and the others."""
-    command = commands.add_parser(
-        name,
-        help=text,
+def _parser(name: str) -> StrictParser:
+    """Make the parser of a command: required flags first."""
+    text = COMMANDS[name]
+    parser = StrictParser(
+        prog=name,
+        usage=f"{_PROGRAM} {name} FLAG ...",
         description=text[0].upper() + text[1:] + ".",
-        epilog=f"example: {_PROGRAM} {name} --warehouse s3://bucket/warehouse {example}".rstrip() + f"\n{_EPILOG}",
+        epilog=f"example: {_PROGRAM} {name} --warehouse s3://bucket/warehouse {_example(name)}".rstrip()
+        + f"\n{_EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    required = command.add_argument_group("required")
+    required = parser.add_argument_group("required")
     required.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
-    others = command.add_argument_group(f"options of {name}")
+    others = parser.add_argument_group(f"options of {name}")
     others.add_argument(
         "--storage-options",
         metavar="FILE",
         help="JSON file with options of storage and catalog, as Storage options of the connection",
     )
-    return required, others
+    if name == CALL:
+        required.add_argument("statement", help="CALL sys.procedure(name => value, ...)")
+        others.add_argument("--operation-id", metavar="ID", help="a retry with the same id does not do the work twice")
+    elif name in DATABASES:
+        _, flag, meaning = DATABASES[name]
+        others.add_argument(flag, dest="otherwise", choices=("fail", "skip"), default="fail", help=meaning)
+        required.add_argument("name", help="the database")
+    else:
+        _add_flags_of(name, required, others)
+    return parser
+
+
+def _example(name: str) -> str:
+    if name == CALL:
+        return "\"CALL sys.compact(table => 'sales.orders')\""
+    if name in DATABASES:
+        return "sales"
+    return "" if name in ("databases", "tables", "sets") else f"--table sales.orders {_EXAMPLES.get(name, '')}"
 
 
 def _add_flags_of(name: str, required: argparse._ArgumentGroup, command: argparse._ArgumentGroup) -> None:
@@ -273,40 +284,17 @@ def _add_flags_of(name: str, required: argparse._ArgumentGroup, command: argpars
         command.add_argument("--format", choices=("json", "csv", "markdown"), help="print a document")
 
 
-def _check_command(argv: Sequence[str]) -> None:
+def _check_command(word: str) -> None:
     """Name a command that does not exist, and the one that was meant."""
-    commands = (JOB, CALL, *LOOKUPS, *DATABASES)
-    word = argv[0] if argv else ""
-    if word in commands or word in ("-h", "--help", "--version"):
+    if word in COMMANDS:
         return
     if not word or word.startswith("-"):
-        raise InvalidInputError(f"The command comes first, one of {', '.join(commands)} ({_HELP})")
+        raise InvalidInputError(f"The command comes first, one of {', '.join(COMMANDS)} ({_HELP})")
     if word in job_names():
         raise InvalidInputError(f"{word} is a job: python -m airflow_paimon job {word} --help lists its flags")
-    near = get_close_matches(word, commands, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
+    near = get_close_matches(word, COMMANDS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
     raise InvalidInputError(f"There is no command {word!r}; {hint} ({_HELP})")
-
-
-def _check_flags(argv: Sequence[str], parser: _Parser) -> None:
-    """Name a flag that the command lacks before argparse complains about a required one that was misspelled."""
-    command = argv[0]
-    if command not in LOOKUPS:
-        return
-    commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices
-    flags = [flag for flag in commands[command].flags() if flag.startswith("--")]
-    for word in argv[1:]:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and flag not in flags:
-            raise InvalidInputError(f"{command} has no flag {flag}; {_meant(command, flag, flags)} ({_HELP})")
-
-
-def _meant(command: str, flag: str, flags: Sequence[str]) -> str:
-    if flag in _VERSION_FLAGS and command in _OF_A_VERSION:
-        return "a tag or snapshot goes with the table, as in --table db.table@TAG or --table db.table@7"
-    short = [known for known in flags if known.startswith(flag) and flag != "--"]
-    near = short if len(short) == 1 else get_close_matches(flag, [f for f in flags if f != "--help"], 1, 0.7)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(flags)}"
 
 
 def _limit(text: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from airflow_paimon import metrics
-from airflow_paimon.cli.main import _parser
+from airflow_paimon.cli.main import parse
 from airflow_paimon.core.requests.arguments import parse_arguments
 from airflow_paimon.plugin.documents import render
 from tests.environment import REPO_ROOT
@@ -66,7 +66,7 @@ def test_alerts_link_to_a_place_of_a_page_and_their_commands_are_taken() -> None
             r"python -m airflow_paimon (.*?) (?:shows|lists|rebuilds)", rule["annotations"]["description"]
         ):
             given = words.replace("{{ $labels.table }}", "db.t").split()
-            assert parse_arguments(given[1], given[2:]) if given[0] == "job" else _parser().parse_args(given)
+            assert parse_arguments(given[1], given[2:]) if given[0] == "job" else parse(given)
 
 
 def test_the_dashboard_has_unique_panels_that_do_not_overlap() -> None:

@@ -296,12 +296,12 @@ def read_storage_options(path: str) -> dict[str, Any]:
     return options
 
 
-def plain_message(message: str) -> str:
+def _plain_message(message: str) -> str:
     """Reword argparse's message about a switch that is given a value."""
     return re.sub(r"argument (\S+): ignored explicit argument '.*'", r"\1 is a switch and takes no value", message)
 
 
-class _StrictParser(argparse.ArgumentParser):
+class StrictParser(argparse.ArgumentParser):
     """Raises instead of exiting, so that wrong flags produce a result too. Never prints an unknown flag's value."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -312,7 +312,7 @@ class _StrictParser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        raise InvalidInputError(f"{self.prog}: {plain_message(message)}; --help lists the flags", code="wrong-flag")
+        raise InvalidInputError(f"{self.prog}: {_plain_message(message)}; --help lists the flags", code="wrong-flag")
 
     def _check_flags(self, argv: Sequence[str]) -> None:
         """Name an unknown flag before argparse complains about a required one that was misspelled."""
@@ -389,7 +389,7 @@ _EXAMPLES = {
 _COMMON = tuple(spec.name for spec in dataclasses.fields(Request) if spec.default != "")
 
 
-def _parser(operation: str) -> _StrictParser:
+def _parser(operation: str) -> StrictParser:
     """Make the parser: required flags first, then the operation's own, then those of every job."""
     cls, summary = operation_of(operation).request, operation_of(operation).summary
     specs = dataclasses.fields(cls)
@@ -397,7 +397,7 @@ def _parser(operation: str) -> _StrictParser:
     needed = " ".join(f"{flag_name(spec.name)} {spec.name.upper()}" for spec in required)
     given = [f"{flag_name(spec.name)} {_VALUES[spec.name]}" for spec in required]
     example = " ".join([f"python -m airflow_paimon job {operation}", *given, _EXAMPLES.get(operation, "")]).rstrip()
-    parser = _StrictParser(
+    parser = StrictParser(
         prog=operation,
         usage=f"python -m airflow_paimon job {operation} {needed} [option ...]",
         description=summary,
