@@ -361,26 +361,14 @@ def test_an_audit_is_printed_in_one_form(warehouse: Path, capsys: pytest.Capture
         (["files", "--warehouse=WH", "--table=d.none$branch_x"], 2, "not-found (no-table): There is no table d.none"),
         (["tags", "--warehouse=WH", "--table=d.t", "--branch=x"], 2, "not-found (no-branch): Table d.t has no branch"),
         (["tags", "--warehouse=WH", "--table=t"], 2, "invalid-input: Table name 't'"),
-        (
-            ["tags", "--warehouse=WH"],
-            2,
-            f"{WRONG_FLAG} tags: the following arguments are required: --table",
-        ),
+        (["tags", "--warehouse=WH"], 2, f"{WRONG_FLAG} tags: the following arguments are required: --table"),
         (
             ["tags", "--ware=WH", "--table=d.t"],
             2,
             f"{WRONG_FLAG} tags: there is no flag --ware; did you mean --warehouse?",
         ),
-        (
-            ["tags", "--brnch=x"],
-            2,
-            f"{WRONG_FLAG} tags: there is no flag --brnch; did you mean --branch?",
-        ),
-        (
-            ["tags", "--paint=x"],
-            2,
-            f"{WRONG_FLAG} tags: there is no flag --paint; --help lists the flags",
-        ),
+        (["tags", "--brnch=x"], 2, f"{WRONG_FLAG} tags: there is no flag --brnch; did you mean --branch?"),
+        (["tags", "--paint=x"], 2, f"{WRONG_FLAG} tags: there is no flag --paint; --help lists the flags"),
         (
             ["tags", "--warehouse=WH", "--table=d.t$branch_fix", "--branch=main"],
             2,
@@ -411,16 +399,8 @@ def test_an_audit_is_printed_in_one_form(warehouse: Path, capsys: pytest.Capture
             "invalid-input: d.t: where 'nope = 1': there",
         ),
         (["head", "--warehouse=WH", "--table=d.t", "--columns=k,nope"], 2, "invalid-input: d.t has no column 'nope'"),
-        (
-            ["tags", "--warehouse=WH", "--table=d.t", "--where=k = 1"],
-            2,
-            f"{WRONG_FLAG} tags: there is no flag --where",
-        ),
-        (
-            ["head", "--table=d.t", "--tag=x"],
-            2,
-            f"{WRONG_FLAG} head: there is no flag --tag",
-        ),
+        (["tags", "--warehouse=WH", "--table=d.t", "--where=k = 1"], 2, f"{WRONG_FLAG} tags: there is no flag --where"),
+        (["head", "--table=d.t", "--tag=x"], 2, f"{WRONG_FLAG} head: there is no flag --tag"),
         (["audit", "--table=d.t", "--branch=x"], 2, f"{WRONG_FLAG} audit: there is no flag --branch"),
         (
             ["audit", "--warehouse=WH", "--table=d.t", "--from=2027-01-01", "--to=2026-01-01"],
