@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -47,9 +47,11 @@ from airflow_paimon.data.write import (
 
 log = logging.getLogger(__name__)
 
+Committed = TypeVar("Committed")
 OPERATION = "write_arrow"
 MODES = ("append", "overwrite", "dynamic_overwrite")
-_ATTEMPTS = 5
+ATTEMPTS = 5
+"""How often rows are computed again before other writers' commits make it a conflict."""
 _BATCH_ROWS = 1 << 20
 
 
@@ -101,7 +103,6 @@ def write_arrow(
             write_mode,
             replace(options, identity=identity),
             write_files=lambda write: write_rows(write, _batches(data, write)),
-            attempts=_ATTEMPTS,
             partitions=partitions_of_rows(data, table.store, table.label),
         )
 
@@ -205,7 +206,6 @@ def commit_with_retries(
     options: CommitOptions,
     write_files: Callable[[TableWrite], Sequence[CommitMessage]],
     *,
-    attempts: int,
     read_head: Callable[[], bool] = lambda: False,
     tasks: int = 1,
     partitions: PartitionsOf = lambda _: None,
@@ -215,16 +215,27 @@ def commit_with_retries(
     ``read_head``: whether the rows were computed from the table's own: an overwrite then replaces only what was read.
     ``tasks``: how many may write one new partition with dynamic buckets.
     """
-    for number in range(1, attempts + 1):
+
+    def attempt() -> tuple[Receipt, Sequence[CommitMessage]]:
         write = plan_write(table, overwrite=mode.overwrites, chained=True, tasks=tasks, partitions=partitions)
         messages = write_files(write)
+        return commit_or_discard_write(table, write, messages, mode, options, only_planned=read_head())
+
+    return until_committed(table.label, attempt)
+
+
+def until_committed(label: str, attempt: Callable[[], Committed]) -> Committed:
+    """Return what an attempt to compute rows and commit them returns; repeat it where another writer was faster.
+
+    Raises:
+        ConflictError: other writers were faster each time.
+    """
+    for _ in range(1, ATTEMPTS):
         try:
-            return commit_or_discard_write(table, write, messages, mode, options, only_planned=read_head())
+            return attempt()
         except ConflictError as error:
-            if number == attempts:
-                raise
-            log.warning("%s: another writer committed first (%s); writing again", table.label, error.message)
-    raise AssertionError("unreachable")
+            log.warning("%s: another writer committed first (%s); running it again", label, error.message)
+    return attempt()
 
 
 def commit_or_discard_write(

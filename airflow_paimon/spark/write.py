@@ -49,7 +49,6 @@ from airflow_paimon.spark.tasks import SCHEMA, collect, cores_of, map_in_arrow, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_ATTEMPTS = 3
 OPERATION = "write_table"
 
 
@@ -103,7 +102,7 @@ def write_table(
             identity=identity, properties=properties, guard_options=guard, writers_stopped=writers_stopped
         )
         files = partial(write_files, frame)
-        return commit_with_retries(table, write_mode, options, files, attempts=_ATTEMPTS, tasks=tasks)
+        return commit_with_retries(table, write_mode, options, files, tasks=tasks)
 
     digest = "" if operation_id is None else _request_digest(frame, write_mode)
     report, run = partial(report_write, table), in_tasks(frame.sparkSession, table.name)

@@ -17,7 +17,7 @@ from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.staging import Staging, Taken, take_over, unpublished, unpublished_snapshots
-from airflow_paimon.core.errors import ConflictError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.errors import PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -32,11 +32,11 @@ from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_write import until_committed
 from airflow_paimon.data.files.write import delete_unused
 from airflow_paimon.data.publish_row_ids import rewrite_files
 from airflow_paimon.spark.jobs.correct_statement import statement_of
 from airflow_paimon.spark.jobs.correction import made_of, properties, read_heads, result_of
-from airflow_paimon.spark.statements.run import ATTEMPTS
 from airflow_paimon.spark.statements.statement_plan import Statement
 
 if TYPE_CHECKING:
@@ -85,14 +85,7 @@ def correct_by_statements(
         InvalidInputError: what is wrong with one of them, with its number; nothing was changed.
         ConflictError: other writers kept committing to the branch.
     """
-    for number in range(1, ATTEMPTS + 1):
-        try:
-            return _Together(context, request, branch, statements, change).run(identity)
-        except ConflictError as error:
-            if number == ATTEMPTS:
-                raise
-            log.warning("%s: another writer committed first (%s); running all again", branch.label, error.message)
-    raise AssertionError("unreachable")
+    return until_committed(branch.label, lambda: _Together(context, request, branch, statements, change).run(identity))
 
 
 class _Together:

@@ -13,10 +13,10 @@ from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.rewrites import commit_rewrite
-from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Operation
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_write import until_committed
 from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-
-ATTEMPTS = 5
-"""How often a statement is computed again before other writers' commits make it a conflict."""
 
 _OPERATIONS = {
     "UPDATE": Operation.UPDATE,
@@ -97,23 +94,22 @@ def commit_statement(
         ConflictError: other writers kept changing the same files.
         UnsafeOperationError: a running job may have a bucket open, and the options don't say that writers are stopped.
     """
-    for number in range(1, ATTEMPTS + 1):
+
+    def attempt() -> tuple[Receipt, StatementOutcome]:
         outcome = compute_changes(spark, statement, table, tables, limits=limits)
         try:
             stay = has_moving_keys(outcome.write.schema)  # without a new key, all that are left stay in their buckets
             if outcome.inserted:
                 stay = check_corrected(table, outcome.write, outcome.messages)
             receipt = _commit(table, statement, outcome, replace(options, properties=properties(outcome)), stay)
-        except REFUSALS as error:
+        except REFUSALS:
             outcome.discard()
-            if not isinstance(error, ConflictError) or number == ATTEMPTS:
-                raise
-            log.warning("%s: another writer committed first (%s); running it again", table.label, error.message)
-            continue
+            raise
         if receipt.replayed:  # another try of the operation was faster, with files of its own
             outcome.discard()
         return receipt, outcome
-    raise AssertionError("unreachable")
+
+    return until_committed(table.label, attempt)
 
 
 def _commit(

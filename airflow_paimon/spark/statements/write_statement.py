@@ -21,7 +21,6 @@ from airflow_paimon.data.arrow_write import WriteRequest, commit_with_retries, w
 from airflow_paimon.data.write import TableWrite, WriteMode
 from airflow_paimon.spark.compaction import in_tasks
 from airflow_paimon.spark.statements.outcome import changed_files
-from airflow_paimon.spark.statements.run import ATTEMPTS
 from airflow_paimon.spark.statements.sql_request import OPERATION, SqlRequest
 from airflow_paimon.spark.tasks import cores_of
 
@@ -83,7 +82,7 @@ def write_query(
 ) -> tuple[Receipt, Figures]:
     """Commit the files of a query's rows as ``commit_with_retries`` does, for ``write_statement``."""
     tasks = cores_of(request.spark)
-    receipt, _ = commit_with_retries(table, mode, options, files, attempts=ATTEMPTS, read_head=read_own, tasks=tasks)
+    receipt, _ = commit_with_retries(table, mode, options, files, read_head=read_own, tasks=tasks)
     return receipt, {} if receipt.replayed else _figures_of(table, receipt.before, receipt.snapshot)
 
 

@@ -25,8 +25,6 @@ from airflow_paimon.spark.write import write_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_ATTEMPTS = 3
-
 
 def batch_writer(
     warehouse: str | None = None,
@@ -61,7 +59,7 @@ def batch_writer(
             check_same_batch(table, query, batch, committed, frame.count())
         if committed is None:
             write_batch, options = partial(write_files, frame), CommitOptions(identity=identity)
-            committed = commit_with_retries(table, WriteMode(), options, write_batch, attempts=_ATTEMPTS)[0].snapshot
+            committed = commit_with_retries(table, WriteMode(), options, write_batch)[0].snapshot
         compact_written(table, committed, in_tasks(frame.sparkSession, table.name))
 
     return write

@@ -19,7 +19,7 @@ from airflow_paimon.core.sql_text.tokens import split_statements
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow
+from airflow_paimon.data import arrow_write, read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark.jobs import correct_statements
 from airflow_paimon.spark.jobs.correct_statements import correct_by_statements
@@ -202,7 +202,7 @@ def test_a_commit_of_another_writer_in_between_is_kept(
     assert live(fix) <= data_files(table)
 
     monkeypatch.setattr(correct_statements._Together, "_run_statements", lambda self: (_insert(fix), real(self))[1])
-    monkeypatch.setattr(correct_statements, "ATTEMPTS", 2)
+    monkeypatch.setattr(arrow_write, "ATTEMPTS", 2)
     files = data_files(table)
     with pytest.raises(ConflictError):
         correct(spark, tmp_path, "UPDATE branch SET v = 'y' WHERE k = 1; UPDATE branch SET v = 'z' WHERE k = 2")
