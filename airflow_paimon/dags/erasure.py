@@ -9,10 +9,9 @@ docs/howto/erase-rows.md explains the form. Clearing a task, or the whole run, i
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any, Unpack
 
-from airflow.sdk import DAG, Param, task
+from airflow.sdk import DAG, Param, chain, task
 
 from airflow_paimon._compat import mask_secret
 from airflow_paimon.dags.factory import Changes, make_dag
@@ -205,7 +204,6 @@ def add_tasks() -> None:
     steps = [
         check_params(), plan(), report(), approve, check_plan(), erase, wait(), prove, certificate(), assert_complete(),
     ]  # fmt: skip
-    for earlier, later in pairwise(steps):
-        earlier >> later
+    chain(*steps)
     approve >> end_as_rejected(lambda context: ("nothing was erased", []))
     steps >> report_failure()

@@ -73,20 +73,17 @@ class FlinkJob:
 
 
 def with_field(params: Mapping[str, Param], jobs: Sequence[FlinkJob]) -> dict[str, Param]:
-    """Return a form's fields with the one that chooses among the jobs, if there are any."""
-    return {**params, FIELD: form_field(jobs)} if jobs else dict(params)
-
-
-def form_field(jobs: Sequence[FlinkJob]) -> Param:
-    """Make the field that chooses among the jobs: all of them, unless a run says otherwise.
+    """Return a form's fields, if there are any jobs with one that chooses among them: all, unless a run says otherwise.
 
     Raises:
         InvalidInputError: two jobs can't be told apart, or a table has no valid name.
     """
+    if not jobs:
+        return dict(params)
     names = [job.name for job in jobs]
     if len({job.task_name for job in jobs}) < len(jobs):
         raise InvalidInputError(f"flink_jobs: two jobs have the same name for their tasks: {', '.join(names)}")
-    return Param(
+    chosen = Param(
         names,
         title="Flink jobs",
         description="Jobs that are stopped right before the publish and started from their savepoints after it, also "
@@ -96,6 +93,7 @@ def form_field(jobs: Sequence[FlinkJob]) -> Param:
         examples=names,
         tables={job.name: [_main_of(parse_identifier(table)) for table in job.tables] for job in jobs},
     )
+    return {**params, FIELD: chosen}
 
 
 def writing_jobs(context: Context, table: str | None = None) -> list[str]:

@@ -70,7 +70,7 @@ class Warehouse:
         except AirflowNotFoundException:
             raise NotFoundError(f"There is no Airflow connection {conn_id!r}") from None
         self.conn_id = conn_id
-        self._hook = PaimonHook(conn_id, connection=connection)
+        self.hook = PaimonHook(conn_id, connection=connection)
         extras = connection.extra_dejson
         known = [
             *secret_values(extras),
@@ -80,13 +80,13 @@ class Warehouse:
             *_texts(extras.get("catalog_options")),
             *secret_values(self._storage_options()),
         ]
-        self.scope = self._hook.scope
+        self.scope = self.hook.scope
         self._secrets = sorted({s for s in known if s and len(s) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
     def _storage_options(self) -> dict[str, Any] | None:
         """With what the storage connection says, which can change while this connection stays."""
         try:
-            return self._hook.storage_options
+            return self.hook.storage_options
         except PaimonError:  # wrong settings, which are told where the warehouse is opened
             return None
 
@@ -98,15 +98,7 @@ class Warehouse:
 
     def catalog(self) -> Catalog:
         """Open the catalog. ``PaimonError`` when its settings are wrong."""
-        return self._hook.get_catalog()
-
-    def keeping_manifests(self, view: Table) -> Table:
-        """See ``PaimonHook.keeping_manifests``."""
-        return self._hook.keeping_manifests(view)
-
-    def reach(self) -> dict[str, Any]:
-        """Return ``warehouse`` and ``storage_options``, for a request. They may hold secrets."""
-        return {"warehouse": self._hook.warehouse, "storage_options": self._hook.storage_options}
+        return self.hook.get_catalog()
 
     def databases(self) -> list[str]:
         """Name the databases."""
@@ -119,7 +111,7 @@ class Warehouse:
 
     def table(self, database: str, name: str) -> Table:
         """Open a table on main; reads nothing."""
-        return self._hook.get_table(checked_name(f"{database}.{name}"))
+        return self.hook.get_table(checked_name(f"{database}.{name}"))
 
 
 def _texts(options: Any) -> list[str]:

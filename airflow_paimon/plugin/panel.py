@@ -15,7 +15,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.reading import FRESH_SECONDS, Reader
-from airflow_paimon.plugin.sheet import ByColumn, Sheet, paged, sheet_of
+from airflow_paimon.plugin.sheet import ByColumn, Sheet, sheet_of
 from airflow_paimon.shown.listing import AnnotatedValue, Listing
 from airflow_paimon.shown.urls import TABS
 
@@ -122,10 +122,6 @@ class PageContext(Basics):
         """Show a page of a list, see ``sheet_of``."""
         q, page = self.query.q if search else None, self.query.page
         return sheet_of(listing, self.now_ms, q=q, page=page, size=size, empty=empty, links=links, marks=marks)
-
-    def page_of(self, count: int, size: int) -> tuple[int, int, int, int]:
-        """See ``paged``."""
-        return paged(count, self.query.page, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,10 +78,11 @@ def show(
     }
     try:
         basics = _basics(reader, main, query.branch, deadline)
+        reach = {"warehouse": warehouse.hook.warehouse, "storage_options": warehouse.hook.storage_options}
         context = PageContext(
-            **vars(basics), conn_id=warehouse.conn_id, main=main, cached=warehouse.keeping_manifests(main),
+            **vars(basics), conn_id=warehouse.conn_id, main=main, cached=warehouse.hook.keeping_manifests(main),
             view=main if query.branch == MAIN else main.branch(query.branch), query=query, reader=reader, now_ms=now_ms,
-            deadline=deadline, user=user, airflow=airflow, reach=warehouse.reach(),
+            deadline=deadline, user=user, airflow=airflow, reach=reach,
         )  # fmt: skip
         shown |= _frame(context)
         shown["panel"] = _panel(context)

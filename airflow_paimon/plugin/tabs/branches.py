@@ -11,7 +11,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.sheet import sheet_of
+from airflow_paimon.plugin.sheet import paged, sheet_of
 from airflow_paimon.shown.branches import BranchFacts, Compared, branch_facts, branches, distance, roles_of
 from airflow_paimon.shown.publishable import publishable
 
@@ -24,7 +24,7 @@ def show(context: PageContext) -> Panel:
     """Show a page of the branches; only those of the page are read."""
     query = context.query
     wanted = [n for n in context.branches if query.q.lower() in n.lower()]
-    page, pages, first, last = context.page_of(len(wanted), _ROWS)
+    page, pages, first, last = paged(len(wanted), query.page, _ROWS)
     shown = wanted[first:last]
     facts = _facts(context, shown)
     compared, pending = _compared(context, facts)

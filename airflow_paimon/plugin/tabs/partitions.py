@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.sheet import ByColumn, Sheet, heading, sheet_of
+from airflow_paimon.plugin.sheet import ByColumn, Sheet, heading, paged, sheet_of
 from airflow_paimon.shown.listing import Listing, size_text
 from airflow_paimon.shown.live_files import LiveFiles, files, partitions, read_live_files, small_below
 
@@ -80,7 +80,7 @@ def _sheet(
         hits = [pc.match_substring(table[name], query.q, ignore_case=True) for name in searched]
         table = table.filter(reduce(pc.or_, hits))
     by, direction = _order(context, order)
-    page, pages, first, last = context.page_of(table.num_rows, _ROWS)
+    page, pages, first, last = paged(table.num_rows, query.page, _ROWS)
     chosen = pc.select_k_unstable(table, k=last, sort_keys=[(by, direction)]) if last else pa.array([], pa.int64())
     empty = "Nothing has this in its name" if query.q else "No file is live here: nothing was written yet"
     listing = shown(table.take(chosen[first:]))

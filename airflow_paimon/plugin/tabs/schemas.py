@@ -7,7 +7,7 @@ from dataclasses import replace
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.masking import masked_option
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.sheet import moment
+from airflow_paimon.plugin.sheet import moment, paged
 from airflow_paimon.plugin.tabs.schema_diff_plan import schema_changes
 from airflow_paimon.shown import lists
 
@@ -17,7 +17,7 @@ _VERSIONS = 25
 def show(context: PageContext) -> Panel:
     """Show the columns, and a page of versions, the newest first."""
     schemas = context.read("schemas", context.view.branch_name, make=context.view.schemas)
-    page, pages, first, last = context.page_of(len(schemas), _VERSIONS)
+    page, pages, first, last = paged(len(schemas), context.query.page, _VERSIONS)
     newest_first = list(range(len(schemas) - 1, -1, -1))[first:last]
     safe = [_without_secrets(s) for s in schemas]
     versions = [
