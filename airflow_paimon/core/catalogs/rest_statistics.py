@@ -48,5 +48,5 @@ def _epoch_ms(stored: int | None) -> int:
 
 
 def _spec(partition: bytes, schema: TableSchema) -> dict[str, str]:
-    values = decode_row(partition, [f.type for f in schema.partition_fields]) if schema.partition_keys else ()
+    values = decode_row(partition, schema.partition_types) if schema.partition_keys else ()
     return partition_path_texts(schema, values)

@@ -20,7 +20,7 @@ from airflow_paimon.core.format.java_time import DateTimeFormat, parse_format
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import STRATEGIES, UPDATE_TIME, VALUES_TIME
 from airflow_paimon.core.table.options import TableOptions, parse_duration
-from airflow_paimon.core.table.partition_values import readable_value
+from airflow_paimon.core.table.partition_values import partition_texts
 
 EXPIRATION_TIME = "partition.expiration-time"
 MAX_EXPIRE_NUM = 100
@@ -46,8 +46,7 @@ class ExpiryRule:
         return self._values_time(schema, held.values)
 
     def _values_time(self, schema: TableSchema, values: Sequence[Any]) -> datetime | None:
-        typed = zip(schema.partition_fields, values, strict=True)
-        texts = {f.name: None if v is None else readable_value(v, f.type) for f, v in typed}
+        texts = partition_texts(values, schema.partition_keys, schema.partition_types)
         text = next(iter(texts.values())) if self.pattern is None else _filled(self.pattern, texts)
         if text is None:
             return None

@@ -10,7 +10,7 @@ from version to version, of all keys at once: a key has at most as many versions
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -155,40 +155,31 @@ class Fold:
             state.values[keys] = rows
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """What happens to aggregated columns, key by key, in order. ``versions``: where the value of each step is.
+def _aggregated(versions: Versions, fold: Fold, state: GroupState) -> Callable[[Aggregate, pa.Array], pa.Array]:
+    """Return what folds an aggregated column of a group, one value of each version, into one of each key.
 
     A version that begins the row may be taken back as well: then it comes twice.
     """
-
-    versions: Indices
-    starts: Indices
-    initial: Mask
-    modes: Modes
-
-    def fold(self, function: Aggregate, values: pa.Array) -> pa.Array:
-        """Return the value of each key; ``values``: one of each version."""
-        return function.fold(
-            values.take(pa.array(self.versions)),
-            self.starts,
-            retract=self.modes == Mode.RETRACT,
-            used=self.initial | (self.modes != Mode.NOTHING),
-            late=self.modes == Mode.LATE,
-            initial=self.initial,
-        )
-
-
-def steps_of(versions: Versions, fold: Fold, state: GroupState) -> Steps:
-    """List the steps of a group's aggregated columns."""
     begun = np.flatnonzero(fold.starts_at)
     rows = np.concatenate([begun, np.arange(len(versions.rows))])
     order = np.argsort(rows, kind="stable")
     initial = order < len(begun)
     rows = rows[order]
-    modes = np.where(initial, Mode.NOTHING, state.modes[rows]).astype(np.int8)
+    modes = np.where(initial, Mode.NOTHING, state.modes[rows])
     owners = versions.owners[rows]
-    return Steps(rows, np.flatnonzero(np.append(True, owners[1:] != owners[:-1])), initial, modes)
+    starts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+
+    def folded(function: Aggregate, values: pa.Array) -> pa.Array:
+        return function.fold(
+            values.take(pa.array(rows)),
+            starts,
+            retract=modes == Mode.RETRACT,
+            used=initial | (modes != Mode.NOTHING),
+            late=modes == Mode.LATE,
+            initial=initial,
+        )
+
+    return folded
 
 
 _SYSTEM = (SEQUENCE_NUMBER, CHAIN_POSITION, LEVEL)
@@ -265,11 +256,11 @@ class PartialUpdate(MergeEngine):
 
     def _grouped(self, versions: Versions, group: SequenceGroup, fold: Fold, state: GroupState) -> dict[str, pa.Array]:
         out = {name: versions.values(name, state.sequence) for name in group.fields}
-        steps = steps_of(versions, fold, state) if not self.aggregates.keys().isdisjoint(group.columns) else None
+        aggregated = None if self.aggregates.keys().isdisjoint(group.columns) else _aggregated(versions, fold, state)
         for name in (n for n in group.columns if n in versions.names):
             function = self.aggregates.get(name)
-            if function is not None and steps is not None:
-                out[name] = steps.fold(function, versions.column(name))
+            if function is not None and aggregated is not None:
+                out[name] = aggregated(function, versions.column(name))
             else:
                 out[name] = versions.values(name, state.values)
         return out
