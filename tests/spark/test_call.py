@@ -67,7 +67,7 @@ def test_a_call_takes_nothing_beside_its_arguments(spark: SparkSession, table: T
 def test_a_correction_is_no_call(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     """SQL from a form reaches a branch only."""
     run(tmp_path, "create_branch", branch="fix", snapshot=6)
-    with pytest.raises(InvalidInputError, match="SQL starts with .CALL.: give one UPDATE"):
+    with pytest.raises(InvalidInputError, match="SQL starts with 'CALL': give one UPDATE"):
         correct(spark, tmp_path, "CALL sys.delete_branch('d.t', 'fix')", partitions=["dt=2026-01-01"])
     assert table.branch_names() == ["fix"]
 
