@@ -326,7 +326,7 @@ def _configuration(folder: Path, manager: int, gateway: int, rpc: int) -> str:
         "taskmanager.numberOfTaskSlots": 30,
         "taskmanager.cpu.cores": 30.0,
         "parallelism.default": 1,
-        "execution.checkpointing.interval": "20min",
+        "execution.checkpointing.interval": "365d",  # the first one comes at a random moment of it
         "execution.checkpointing.dir": f"file://{folder}/checkpoints",
         "execution.checkpointing.savepoint-dir": f"file://{folder}/savepoints",
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
