@@ -222,7 +222,8 @@ def _without_open(
     """
     if scan.snapshot is None:
         return [], []
-    places = {StoredPartitions(scan.schema).bucket(g.bucket): g for g in groups}
+    bucket_of = StoredPartitions(scan.schema).bucket  # remembers each partition
+    places = {bucket_of(g.bucket): g for g in groups}
     now_ms = time.time_ns() // 1_000_000
     left_open = open_buckets(scan.table, scan.schema, places.keys(), scan.snapshot, now_ms, stopped_at)
     still_open = {found.bucket for found in left_open}

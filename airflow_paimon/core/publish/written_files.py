@@ -20,9 +20,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_checks import other_keys
 from airflow_paimon.core.publish.bucket_files import BucketFiles, read_bucket_files
-from airflow_paimon.core.publish.bucket_merge_plan import (
-    BucketChange,
-)
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, overlapping_keys
 from airflow_paimon.core.publish.newer_head import MergedBuckets
 from airflow_paimon.core.publish.publication import PlannedPublication, Publication, draft_of
@@ -43,9 +41,8 @@ log = logging.getLogger(__name__)
 class WrittenFiles:
     """The files that one call writes. An attempt to commit uses those of an earlier one where they are the same.
 
-    ``rewritten``: the files with other row ids, by the old file
-    and the space of the ids. ``changelogs``: by what is replaced. ``merged``: what was merged by key; ``copies``: of
-    files that the target has got since, and compacted.
+    ``rewritten``: the files with other row ids, by the old file and the space of the ids. ``changelogs``: by what is
+    replaced. ``merged``: what was merged by key; ``copies``: of files that the target has got since, and compacted.
     """
 
     rows: RowFunctions
