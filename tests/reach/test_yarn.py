@@ -162,6 +162,8 @@ def test_client_cluster_and_deferred_give_the_same(
     assert rows == [["a by rules", "b by rules"]] * 3
     assert "".join(capfd.readouterr()).count("Pausing task as DEFERRED") == 1
     assert done.xcom("none", "paimon_error")["kind"] == "not-found", "told by the result, and not retried"
+    ended = "YARN has ended what has left its result"
+    wait_until(lambda: {each["state"] for each in cluster.applications().values()} == {"FINISHED"}, ended, 60, 0.5)
     applications = sorted(cluster.applications().values(), key=lambda each: each["id"])
     assert [(each["state"], each["finalStatus"]) for each in applications] == [
         ("FINISHED", "SUCCEEDED"), ("FINISHED", "SUCCEEDED"), ("FINISHED", "SUCCEEDED"), ("FINISHED", "FAILED")
