@@ -30,7 +30,7 @@ from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.planners import FastForwardPlanner, used_schemas
 from airflow_paimon.core.publish.publication import Publication
-from airflow_paimon.core.publish.publish_schemas import has_columns_of
+from airflow_paimon.core.publish.publish_schemas import has_columns_of, is_written_with
 from airflow_paimon.core.publish.replace_main_plan import (
     check_window,
     columns_diff,
@@ -115,15 +115,17 @@ class ReplaceMainPlanner(FastForwardPlanner):
 
     def _schema_before(self, compared: Comparison) -> TableSchema:
         """Return main's newest version without those that this try has put, and those that unfinished publishes of any
-        branch may have put: of other operations not the columns that main's newest snapshot has.
+        branch may have put: not the columns that main's newest snapshot has, but of this operation those that no live
+        file was written with.
         """
         logs, newest = compared.logs, compared.head.schema_id
         own, by_id = self.request.operation_id, {s.id: s for s in logs.main}
-        killed = [
-            (one.schema if one.user == own else max(one.schema, newest), self.main.branch(one.branch).schemas())
-            for one in publishes_onto(self.main)
-            if one.schema in by_id
-        ]
+        killed = list[tuple[int, list[TableSchema]]]()
+        for one in publishes_onto(self.main):
+            if one.schema in by_id:
+                is_put = one.user == own and not is_written_with(self.main, by_id[one.schema])
+                first = one.schema if is_put else max(one.schema, newest)
+                killed.append((first, self.main.branch(one.branch).schemas()))
         mine = (s for s in reversed(logs.main) if s.id not in logs.put_schema_ids)
         return next(
             (s for s in mine if not any(s.id > i and has_columns_of(s, by_id[i], theirs) for i, theirs in killed)),

@@ -290,6 +290,25 @@ def test_main_is_kept_with_the_columns_that_it_had_before_a_killed_publish(
     assert rows(table.branch("kept")) == before and sound(table)
 
 
+def test_main_is_kept_with_columns_that_another_publish_has_brought_since_a_try_was_killed(
+    template: Path, tmp_path: Path
+) -> None:
+    """The first try is cut off once it holds the branch; a merge brings the column and its values; then the retry."""
+    table = copied(template, tmp_path / "wh")
+    _fix(table)
+    values = {**STOPPED, "keep_old_as": "kept", "discard_main": True, "readers_stopped": True}
+    probe = FaultStore(copied(tmp_path / "wh", tmp_path / "done").store)
+    perform(open_table(str(tmp_path / "done"), "d.t"), probe, "replace_main", operation_id="op", **values)
+    step = next(at for at, (_, uri) in enumerate(probe.mutations, 1) if "/_airflow_paimon/holds/" in uri)
+    with pytest.raises(Crash):
+        perform(table, FaultStore(table.store, step, after=True), "replace_main", operation_id="op", **values)
+    run(table, "merge_branch", **STOPPED)
+    before = rows(table)
+    assert any(r["price"] is not None for r in before)
+    run(table, "replace_main", operation_id="op", **values)
+    assert rows(table.branch("kept")) == before and sound(table)
+
+
 @pytest.mark.parametrize("same_bucket", [True, False])
 @pytest.mark.parametrize("fits_both", [True, False])
 def test_columns_of_a_publish_that_ends_in_a_conflict_are_taken_back_unless_used(
