@@ -219,9 +219,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _parser(name: str) -> StrictParser:
     """Make the parser of a command: required flags first."""
     text = COMMANDS[name]
+    value = "STATEMENT " if name == CALL else "NAME " if name in DATABASES else ""
     parser = StrictParser(
         prog=name,
-        usage=f"{_PROGRAM} {name} FLAG ...",
+        usage=f"{_PROGRAM} {name} {value}FLAG ...",
         description=text[0].upper() + text[1:] + ".",
         epilog=f"example: {_PROGRAM} {name} --warehouse s3://bucket/warehouse {_example(name)}".rstrip()
         + f"\n{_EPILOG}",
@@ -268,8 +269,9 @@ def _add_flags_of(name: str, required: argparse._ArgumentGroup, command: argpars
         known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
         text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
         text += "; several as sales.* or with commas" if name == "audit" else ""
+        metavar = "db.table[@VERSION]" if name in _OF_A_VERSION else "db.table"
         is_needed = name not in ("audit", "health")
-        (required if is_needed else command).add_argument("--table", required=is_needed, help=text)
+        (required if is_needed else command).add_argument("--table", required=is_needed, metavar=metavar, help=text)
     if name in ("schema", "options", "tags", "snapshots", "partitions", "files", "plan", *_OF_ROWS):
         command.add_argument("--branch", help="branch; default main")
     if name == "head":

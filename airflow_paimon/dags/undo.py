@@ -70,10 +70,23 @@ docs/howto/pipeline-correction.md explains both.
 """
 MORE = "More: the rows that the approver sees"
 TAG = {"table": "table", "tag": "tag"}
-_WRITERS = shared("writers_stopped", "wait_for_quiet")
+_WRITERS = {
+    "writers_stopped": switch(
+        "Writers are stopped",
+        "Confirm that no writer of main stays open during the undo: needed if a table with dynamic buckets (bucket=-1) "
+        "loses keys that the publish added.",
+    ),
+    **shared("wait_for_quiet"),
+}
 _REST = {
     "reason": text("Reason", "Shown to the approver."),
-    **shared("approval", "notify", "remind_before", "approvers", "undo_retention"),
+    "approval": switch(
+        "Ask for approval",
+        "Wait until the changes were reviewed and approved. Always on if the four-eyes rule applies.",
+        on=True,
+    ),
+    **shared("notify", "remind_before", "approvers"),
+    "undo_retention": text("Undo window", "How long the undo itself can be undone, such as 7 d; or: forever.", "7 d"),
     "skip_checks": switch(
         "Skip checks",
         "Undo even if a required check fails for the restored rows, or can't run. The snapshot records it.",

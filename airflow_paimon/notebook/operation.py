@@ -38,10 +38,12 @@ def perform(operation: str, given: dict[str, Any], run: Callable[[Request, int],
 
     Raises:
         InvalidInputError: neither an opened table nor a warehouse and a name, or a wrong value.
-        PaimonError: see the operation.
+        PaimonError: see the operation. TypeError: an argument that the function doesn't have.
     """
     values = dict(given)
     processes, common = values.pop("processes", 1), values.pop("common")
+    if unknown := common.keys() - CommonArguments.__annotations__:
+        raise TypeError(f"{operation}() got an unexpected keyword argument {min(unknown)!r}")
     values |= common
     if not isinstance(values["table"], str):
         values |= _opened(operation, values)

@@ -138,6 +138,8 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     for call, says in refused:
         with pytest.raises(InvalidInputError, match=says):
             call()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'retention'"):
+        compact(table, retention="1 d")  # type: ignore[call-arg]
     assert table.tag_names() == []
 
 

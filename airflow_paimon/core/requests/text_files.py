@@ -39,7 +39,8 @@ def sql_of(request: CorrectBranch | PlanCorrection | ReplayBranch) -> str | None
     """
     if (request.sql is None) == (request.function is None):
         raise InvalidInputError(
-            f"{request.table}: {request.operation} takes sql (--sql) or function (--function) module:name, one of both"
+            f"{request.table}: {request.operation} takes sql (--sql) or function (--function) module:name, "
+            f"one of the two"
         )
     return None if request.sql is None else _sql_text(request.table, request.sql).strip().rstrip(";").strip()
 
