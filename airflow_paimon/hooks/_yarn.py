@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import requests
 
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.hooks._drivers import GONE, AttemptDriver, operation_tag
 
@@ -30,7 +32,8 @@ _APPLICATION = re.compile(r"application_\d+_\d+")
 class ResourceManager:
     """The resource manager at an address such as ``http://resourcemanager:8088``.
 
-    All methods raise ``RuntimeError`` when it gives no answer, or one that can't be understood.
+    All methods raise ``RuntimeError`` when it gives no answer, or one that can't be understood, ``PaimonError`` when it
+    refuses one.
     """
 
     url: str
@@ -72,6 +75,12 @@ class ResourceManager:
             answer = requests.request(method, url, json=body, headers=headers, auth=self.auth, timeout=_REQUEST_SECONDS)
             if answer.status_code == 404 and "NotFoundException" in answer.text:
                 return None
+            if answer.status_code in (401, 403):
+                raise PaimonError(
+                    f"YARN's resource manager at {self.url} refuses to answer ({answer.status_code} {answer.reason}): "
+                    f"where it needs Kerberos, this worker or triggerer needs a ticket or the connection a keytab, and "
+                    f"requests-kerberos"
+                )
             answer.raise_for_status()
             found = answer.json()
         except (requests.RequestException, ValueError) as error:
@@ -81,17 +90,35 @@ class ResourceManager:
         return found
 
 
+def kerberos_login(keytab: str | None, principal: str | None) -> AuthBase | None:
+    """Return what logs in where Kerberos is asked for: by the keytab, else by the ticket that this process has."""
+    try:
+        kerberos, spnego = import_module("requests_kerberos"), import_module("spnego")
+    except ImportError:
+        if keytab:
+            raise InvalidInputError(
+                "to log in at YARN with a keytab install requests-kerberos on the workers and triggerers"
+            ) from None
+        return None
+    # By its default it refuses the answers of a resource manager that needs no login.
+    login: AuthBase = kerberos.HTTPKerberosAuth(
+        mutual_authentication=kerberos.OPTIONAL, principal=spnego.KerberosKeytab(keytab, principal) if keytab else None
+    )
+    return login
+
+
 class YarnSubmission:
     """An application of YARN, found by its tags.
 
     :param drivers: the resource manager
     """
 
+    poll_seconds = 5.0
     variables = "spark.yarn.appMasterEnv."
     place: Mapping[str, str | None] = {}
 
-    def __init__(self, drivers: ResourceManager, poll_seconds: float) -> None:
-        self.drivers, self.poll_seconds = drivers, poll_seconds
+    def __init__(self, drivers: ResourceManager) -> None:
+        self.drivers = drivers
         self.driver: str | None = None
         self._tags: list[str] = []
         self._result_name = ""

@@ -40,7 +40,7 @@ from airflow_paimon.hooks._kubernetes import (
     require_client,
 )
 from airflow_paimon.hooks._supervisor_watch import supervised
-from airflow_paimon.hooks._yarn import ADDRESS, ResourceManager, YarnSubmission
+from airflow_paimon.hooks._yarn import ADDRESS, ResourceManager, YarnSubmission, kerberos_login
 from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 
@@ -105,7 +105,7 @@ class SparkJobHook(SparkSubmitHook):
 
     def _open_cluster(self) -> YarnSubmission | KubernetesSubmission:
         if self._is_yarn:
-            return YarnSubmission(self._resource_manager(), float(self._status_poll_interval))
+            return YarnSubmission(self._resource_manager())
         if self._is_kubernetes:
             pods = Pods(self._connection["master"], self._connection["namespace"], self._conf.get(CONTEXT))
             return KubernetesSubmission(pods, self._conf.get(UPLOAD_PATH))
@@ -121,11 +121,8 @@ class SparkJobHook(SparkSubmitHook):
                 f"Connection {self._conn_id!r}: for jobs on YARN in deploy mode cluster, set the extra {ADDRESS}, such "
                 f"as http://resourcemanager:8088"
             )
-        try:
-            auth = self._resolved_yarn_rm_auth
-        except RuntimeError as error:  # a keytab, and no requests-kerberos to log in with
-            raise InvalidInputError(f"Connection {self._conn_id!r}: {error}") from None
-        return ResourceManager(address if "://" in address else f"http://{address}", auth)
+        login = kerberos_login(self._connection["keytab"], self._connection["principal"])
+        return ResourceManager(address if "://" in address else f"http://{address}", login)
 
     @property
     def is_cluster(self) -> bool:
@@ -229,6 +226,9 @@ class SparkJobHook(SparkSubmitHook):
         try:
             found = self.cluster.earlier(request_key, result_name)
         except (RuntimeError, PaimonError) as error:
+            if self._is_yarn:  # else nobody could watch or end what is submitted now
+                what = f"{request.operation} on {request.table}: nothing was submitted"
+                raise PaimonError(f"{what}: {error}") from error
             self.log.warning("Cannot determine whether an earlier attempt still runs: %s", error)
             return None
         for one in found:

@@ -37,6 +37,7 @@ from airflow_paimon.hooks._kubernetes import (
     upload_folder,
 )
 from airflow_paimon.hooks._yarn import tags_of
+from airflow_paimon.hooks.cluster_job import LEFT_RESULT
 from airflow_paimon.hooks.spark_job import SparkJobHook, _request_key
 from tests.airflow.conftest import set_connection
 from tests.airflow.processes import running, wait_until
@@ -221,6 +222,33 @@ def test_cluster_mode_ships_files_and_reads_the_result_from_the_results_folder(
         with pytest.raises(PaimonError, match=r"no table d\.other") as raised:
             run(SparkJobHook("yarn", options=cluster.submits), other)
     assert raised.value.kind == "not-found"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_nothing_is_submitted_to_a_yarn_that_does_not_answer(
+    warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Nobody could watch or end the job. A refusal also ends a wait, while one that is away may come back."""
+    asked, where = request(warehouse, operation_id="o"), {"result_name": "r.json", "results_folder": f"{warehouse}/_r"}
+    with yarn_stand_in(tmp_path) as cluster:
+        script(tmp_path, f"echo >> {tmp_path}/submitted; echo Submitted application application_1_1")
+        set_connection(monkeypatch, "yarn", "spark", **cluster.connection)
+        hook = SparkJobHook("yarn", options=cluster.submits)
+        job = hook.submit_job(asked, **where)
+        result = job.result_file(f"{warehouse}/_r", None)
+        watch = hook.watch(job, result)
+        cluster.refuses = status
+        with pytest.raises(PaimonError, match=rf"refuses to answer \({status} .* requests-kerberos") as refused:
+            watch.poll()
+        assert refused.value.retryable, "a retry takes the driver over as soon as it may"
+        with pytest.raises(PaimonError, match=rf"d\.t: nothing was submitted: .*refuses to answer \({status} "):
+            SparkJobHook("yarn", options=cluster.submits).run_job(asked, **where)
+    assert [watch.poll() for _ in range(4)] == [None] * 4
+    with pytest.raises(PaimonError, match=r"d\.t: nothing was submitted: .*gives no answer"):
+        SparkJobHook("yarn", options=cluster.submits).submit_job(asked, **where)
+    result.store.create(result.name, b"{}")
+    assert watch.poll() == LEFT_RESULT
+    assert (tmp_path / "submitted").read_text() == "\n", "there is one driver"
 
 
 def test_folders_of_killed_workers_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ METHODS = {
 ATTRIBUTES = frozenset((
     "_application_args", "_conf", "_conn_id", "_connection", "_env", "_env_vars", "_files",
     "_is_kubernetes", "_is_yarn", "_name", "_properties_file", "_py_files",
-    "_resolved_yarn_rm_auth", "_status_poll_interval",
 ))  # fmt: skip
 """Read or set."""
 

@@ -40,11 +40,12 @@ if "spark.yarn.submit.waitAppCompletion=false" not in argv:
 
 @dataclass
 class YarnStandIn:
-    """``submits``: the ``spark_options`` of an operator."""
+    """``submits``: the ``spark_options`` of an operator. ``refuses``: the status by which it refuses all requests."""
 
     folder: Path
     url: str
     killed: set[str] = field(default_factory=set)
+    refuses: int | None = None
 
     @property
     def submits(self) -> dict[str, str]:
@@ -89,7 +90,7 @@ def yarn_stand_in(folder: Path) -> Iterator[YarnStandIn]:
             self.answer({"state": "KILLED"})
 
         def answer(self, body: object, status: int = 200) -> None:
-            self.send_response(status)
+            self.send_response(yarn.refuses or status)
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
 
