@@ -78,12 +78,14 @@ class ResourceManager:
             if answer.status_code in (401, 403):
                 raise PaimonError(
                     f"YARN's resource manager at {self.url} refuses to answer ({answer.status_code} {answer.reason}): "
-                    f"where it needs Kerberos, this worker or triggerer needs a ticket or the connection a keytab, and "
-                    f"requests-kerberos"
+                    f"with Kerberos, this worker or triggerer needs requests-kerberos, and a ticket or the connection's "
+                    f"keytab"
                 )
             answer.raise_for_status()
             found = answer.json()
-        except (requests.RequestException, ValueError) as error:
+        except PaimonError:
+            raise
+        except Exception as error:  # also those of the libraries that log in
             raise RuntimeError(f"YARN's resource manager at {self.url} gives no answer: {error}") from error
         if not isinstance(found, dict):
             raise RuntimeError(f"{self.url} is not the address of YARN's resource manager")
