@@ -78,8 +78,7 @@ class ResourceManager:
             if answer.status_code in (401, 403):
                 raise PaimonError(
                     f"YARN's resource manager at {self.url} refuses to answer ({answer.status_code} {answer.reason}): "
-                    f"with Kerberos, this worker or triggerer needs requests-kerberos, and a ticket or the connection's "
-                    f"keytab"
+                    f"Kerberos needs requests-kerberos, and a ticket or the connection's keytab"
                 )
             answer.raise_for_status()
             found = answer.json()
@@ -99,7 +98,7 @@ def kerberos_login(keytab: str | None, principal: str | None) -> AuthBase | None
     except ImportError:
         if keytab:
             raise InvalidInputError(
-                "to log in at YARN with a keytab install requests-kerberos on the workers and triggerers"
+                "To log in at YARN with a keytab install requests-kerberos on the workers and triggerers"
             ) from None
         return None
     # By its default it refuses the answers of a resource manager that needs no login.
