@@ -19,12 +19,11 @@ from airflow_paimon import open_table
 from airflow_paimon.core.streaming.catch_up import check, parse_catch_up
 from airflow_paimon.dags import FlinkJob, correction_dag, pipeline_undo_dag
 from airflow_paimon.dags.flink_jobs import (
-    FIELD,
     ResumeFlinkJobOperator,
     StopFlinkJobOperator,
     add_flink_jobs,
-    form_field,
     of_publishes,
+    with_field,
 )
 from airflow_paimon.hooks.flink import FlinkHook, FlinkPoll
 from airflow_paimon.operators.branch import MergeBranchOperator
@@ -323,7 +322,7 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
 
 def guarded(job: FlinkJob, publish: Callable[..., object]) -> DAG:
     """The tasks around a publish, as a correction has them."""
-    publishing = {FIELD: form_field([job]), "publish": "publish_task", "table": "ops_guard.t"}
+    publishing = {**with_field({}, [job]), "publish": "publish_task", "table": "ops_guard.t"}
     with DAG("ops_guard", schedule=None, params=publishing, default_args={"poll_interval": 0.1}) as dag:
         wait_for_quiet = EmptyOperator(task_id="wait_for_quiet")
         publish_task = PythonOperator(task_id="publish_task", python_callable=publish, **of_publishes([job]))
