@@ -107,6 +107,7 @@ def test_the_rows_are_written_again(warehouse: str, keys: list[str], mode: str) 
     assert run(table, "check_table").details["errors"] == 0
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("commits", [0, 2, 3, 5])
 @pytest.mark.parametrize("how", COMMITS)
 def test_a_commit_leaves_a_table_readable_that_is_made_anew_at_any_moment(

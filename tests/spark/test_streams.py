@@ -309,6 +309,7 @@ def test_an_idle_stream_keeps_its_consumer_in_use(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.random
+@pytest.mark.thorough
 def test_streams_that_are_stopped_at_random(spark: SparkSession, tmp_path: Path) -> None:
     """Into branches of an append and a primary-key table; ``python -m tests.stream_kills`` kills real processes."""
     register(spark)
