@@ -1,4 +1,6 @@
-"""Findings about tags: a publish or a version of a table set lacks one, or nothing needs one any more."""
+"""Findings about tags: a publish or a version of a table set lacks one, or nothing needs one any more. Also about
+publishes of which the audit has no record.
+"""
 
 from __future__ import annotations
 

@@ -114,9 +114,10 @@ class ReplaceMainPlanner(FastForwardPlanner):
         return empty_snapshot(record.schema_id)
 
     def _schema_before(self, compared: Comparison) -> TableSchema:
-        """Return main's newest version without those that this try has put, and those that unfinished publishes of any
-        branch may have put: not the columns that main's newest snapshot has, but of this operation those that no live
-        file was written with.
+        """Return main's newest version without columns that this try has put, or an unfinished publish may have put.
+
+        Columns that main uses stay: those of other operations that its newest snapshot has, and those of this operation
+        with which a live file was written.
         """
         logs, newest = compared.logs, compared.head.schema_id
         own, by_id = self.request.operation_id, {s.id: s for s in logs.main}
