@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-_LONG_FIRST = ("live", "dags", "oracles", "airflow", "spark", "stateful", "jobs", "golden")
+_LONG_FIRST = (
+    "live/",
+    "oracles/test_flink",
+    "dags/test_ui",
+    "dags/",
+    "oracles/",
+    "airflow/",
+    "spark/",
+    "stateful/",
+    "jobs/",
+)
 _ONE_WORKER = ("tests/live/", "tests/oracles/test_flink")
 """Folders, and beginnings of names, whose files share something that is slow to start: one worker gets all of them."""
 _KINDS = (
@@ -26,11 +36,11 @@ Workers without any of their own take what needs none of these, and then the res
 
 
 def sort(items: list[pytest.Item]) -> None:
-    """Put the folders whose files take long first; the order within a file stays."""
+    """Put the files that take long first; the order within a file stays."""
 
     def place(item: pytest.Item) -> int:
-        folder = item.nodeid.split("/")[1]
-        return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
+        path = item.nodeid.removeprefix("tests/")
+        return next((at for at, begin in enumerate(_LONG_FIRST) if path.startswith(begin)), len(_LONG_FIRST))
 
     items.sort(key=place)
 
