@@ -336,6 +336,7 @@ def _configuration(folder: Path, manager: int, gateway: int, rpc: int) -> str:
         "heartbeat.interval": 2000,
         "heartbeat.timeout": 60000,
         "metrics.fetcher.update-interval": 100,
+        "web.refresh-interval": 100,  # how old the states of jobs may be that the REST interface gives
         "io.tmp.dirs": f"{folder}/tmp",
         "table.exec.sink.upsert-materialize": "NONE",
         "classloader.check-leaked-classloader": "false",

@@ -51,7 +51,8 @@ def connect(flink: Flink, monkeypatch: pytest.MonkeyPatch) -> Flink:
 
 
 def dag_of(name: str, make: Callable[[], object], **arguments: Any) -> DAG:
-    with DAG(name, schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC), **arguments) as dag:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    with DAG(name, schedule=None, start_date=start, default_args={"poll_interval": 0.1}, **arguments) as dag:
         make()
     return dag
 
@@ -265,7 +266,7 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
         FlinkJob(name="ops other", sql=sums, tables=["ops_dag.k", "ops_dag.sums"]),
         FlinkJob(name="ops elsewhere", sql=other, tables=["ops_dag.t"]),
     ]
-    tries = {"retries": 1, "retry_delay": timedelta(seconds=0.1)}
+    tries = {"retries": 1, "retry_delay": timedelta(seconds=0.1), "poll_interval": 0.1}
     dag = correction_dag("ops_correction", flink_jobs=jobs, defaults={"approval": False}, default_args=tries)
     conf = {"table": "ops_dag.k", "sql": "UPDATE branch SET v = v / 100 WHERE v >= 100", "in_spark": False}
 
