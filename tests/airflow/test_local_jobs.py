@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.local_execution import may_run_locally
 from airflow_paimon.core.table.table import Table
@@ -65,14 +65,9 @@ def test_operators_submit_nothing_that_is_small(
     assert "Spark-Submit cmd" not in "".join(capfd.readouterr())
 
 
-def test_what_is_too_large_or_out_of_reach_is_left_to_spark(warehouse: Path) -> None:
+def test_what_is_out_of_reach_is_left_to_spark(warehouse: Path) -> None:
     small_table(warehouse)
-    compact = asked(warehouse, "compact", min_files=2)
-    with pytest.raises(NotFoundError):
-        LocalJobHook().run_job(asked(warehouse, "diff_branches", branch="fix"))
     assert LocalJobHook().run_job(asked(warehouse / "elsewhere", branch="b")) is None
-    done = LocalJobHook().run_job(compact)
-    assert done is not None and done["ran_on"] == "worker"
 
 
 def test_which_requests_are_tried(warehouse: Path) -> None:

@@ -3,14 +3,12 @@
 import json
 import os
 import re
-import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +77,6 @@ def script(folder: Path, text: str) -> str:
     path.write_text(f"#!/bin/bash\n{text}\n")
     path.chmod(0o755)
     return str(path)
-
-
-@pytest.fixture
-def stuck(tmp_path: Path, warehouse: Path) -> Iterator[Path]:
-    """A table whose schema is a named pipe: whoever reads it hangs in the middle of its work."""
-    schema = warehouse / "stuck.db" / "t" / "schema"
-    schema.mkdir(parents=True)
-    os.mkfifo(schema / "schema-0")
-    yield warehouse
-    for pid in running(str(warehouse)):
-        os.kill(pid, signal.SIGKILL)
 
 
 def test_missing_connection_is_an_error_not_yarn(warehouse: Path) -> None:
@@ -218,10 +205,6 @@ def test_cluster_mode_ships_files_and_reads_the_result_from_the_results_folder(
         assert result["details"]["ok"] is True
         assert list(tmp_path.glob("container-*/storage-options.json"))
         assert not list((warehouse / "_r").rglob("*.json")), "the result file stays behind"
-        other = request(warehouse, table="d.other", storage_options={"key": "some-key-id"})
-        with pytest.raises(PaimonError, match=r"no table d\.other") as raised:
-            run(SparkJobHook("yarn", options=cluster.submits), other)
-    assert raised.value.kind == "not-found"
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -297,27 +280,6 @@ def test_on_kill_ends_the_driver_within_five_seconds(stuck: Path) -> None:
     wait_until(lambda: not running(f"--warehouse={stuck}"), "no driver is left", 5)
     worker.join(500)
     assert [type(f) for f in failures] == [OutcomeUnknownError]
-
-
-WORKER = """
-import sys
-from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.hooks.spark_job import SparkJobHook
-request = build_request("check_table", {"warehouse": sys.argv[1], "table": "stuck.t"})
-SparkJobHook().run_job(request, result_name="r.json", results_folder="/nowhere")
-"""
-
-
-def test_a_worker_that_is_killed_leaves_no_driver(stuck: Path) -> None:
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER, str(stuck)], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
-    )
-    try:
-        wait_until(lambda: _both_drivers(stuck), "the driver is up", 180)
-    finally:
-        worker.kill()
-        worker.wait()
-    wait_until(lambda: not running(f"--warehouse={stuck}"), "no driver is left", 5)
 
 
 def test_a_result_file_that_can_not_be_deleted_is_a_result_all_the_same() -> None:

@@ -143,15 +143,15 @@ def clear_and_run(run: Run, task_id: str) -> Run:
         return result_of(dag_run)
 
 
-def end_as_failed(run: Run) -> None:
-    """Say in the database that a run has ended: after a single task of it was cleared and run, it has not."""
+def set_state(run: Run, state: str) -> None:
+    """Write the state of a run into the database."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import update
 
     with create_session() as session:
         this = (DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id)
-        session.execute(update(DagRun).where(*this).values(state="failed"))
+        session.execute(update(DagRun).where(*this).values(state=state))
 
 
 def states(run: Run) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, task
 
-from airflow_paimon import open_table
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
@@ -33,12 +32,12 @@ from tests.dags.conftest import (
     amounts,
     answering,
     clear_and_run,
-    end_as_failed,
     expected,
     make_orders,
     orders,
     run_dag,
     run_made,
+    set_state,
     states,
 )
 from tests.data.appender import FIRST, appender
@@ -64,14 +63,17 @@ def writer(warehouse: Path) -> Iterator[list[int]]:
 
 
 def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_home: Path) -> None:
+    """By a DAG of a user's own: a field of its own, a locked table and Spark setting, a task before and one after."""
     main = make_orders(str(warehouse))
-    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": ["amount"]}]')])
+    required = '[{"row_limits": {"added": 0}}]'
+    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=required)])
     before = files(main)
     keep_from(main, "dashboards", 1)
-    with writer(warehouse) as written, answering("Approve") as questions:
-        checks = "- not_null: [amount]\n- row_limits: {added: 0, deleted: 10 %}\n- unique: note\n  severity: warn"
-        run = run_dag("data_correction", {**CONF, "reason": "ticket 17", "checks": checks})
-    skipped = {"fast_forward", "rejected", "report_failure"}
+    with writer(warehouse) as written, answering("Approve", OWN) as questions:
+        checks = "- not_null: [amount]\n- row_limits: {deleted: 10 %}\n- unique: note\n  severity: warn"
+        form = {"sql": CONF["sql"], "partitions": CONF["partitions"], "reason": "ticket 17", "checks": checks}
+        run = run_made(own_dag(TABLE), {**form, "ticket": "OPS-17"})
+    skipped = {"after", "fast_forward", "rejected", "report_failure"}
     assert states(run) == {name: "skipped" if name in skipped else "success" for name in run.tasks}
     assert run.state == "success"
 
@@ -87,7 +89,7 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     (record,) = read_audit(main)
     assert (record.reason, record.diff["total"]["added"], record.approved_at is None) == ("ticket 17", 0, False)
     assert record.diff["total"]["changed"] == sum(p["changed"] for p in record.diff["partitions"]) > 0
-    said = {'not_null ["amount"]': "passed", 'row_limits {"added": 0, "deleted": "10 %"}': "passed"}
+    said = dict.fromkeys(['row_limits {"added": 0}', 'not_null ["amount"]', 'row_limits {"deleted": "10 %"}'], "passed")
     assert json.loads(properties["airflow-paimon.checks"]) == {**said, "unique note": "warned"}
     assert publish.snapshot.id not in written
     after = files(main)
@@ -97,9 +99,10 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
 
     (question,) = questions
     assert TABLE in question["subject"]
+    assert run.xcom("before") == ["OPS-17", TABLE, question["subject"]]
     assert "ticket 17" in question["body"] and "amount / 100 AS amount" in question["body"]
     assert "Consumer dashboards reads snapshot 1 next" in question["body"]
-    assert "3 checks of the branch**, 1 with a warning" in question["body"]
+    assert "4 checks of the branch**, 1 with a warning" in question["body"]
     assert all(f"dt={day}" in question["body"] for day in WRONG)
     announced = [(uri, extra["operation"]) for uri, extra in run.asset_events]
     assert [operation for _, operation in announced] == ["create_branch", "correct_branch", "merge_branch"]
@@ -108,41 +111,38 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     check_undo(main, written, publish.undo_tag)
 
 
-COLUMNS = {"k": "INT", "v": "STRING", "dt": "STRING"}
+def own_dag(table: str, meanwhile: Callable[[str], object] = str) -> DAG:
+    """A correction of one table; ``meanwhile`` gets the branch's name after the publish."""
 
-
-def own_dag(warehouse: Path) -> DAG:
     @task
     def before(params: Any = None, ti: Any = None) -> list[str]:
         return [params["ticket"], params["table"], ti.xcom_pull(task_ids="report")["subject"]]
 
     @task
     def after(ti: Any = None) -> None:
-        branch = open_table(warehouse, "d.t").branch(ti.xcom_pull(task_ids="check_params")["branch"])
-        write_arrow(branch, rows_of(COLUMNS, [{"k": 99, "v": "late", "dt": "b"}]))
+        meanwhile(ti.xcom_pull(task_ids="check_params")["branch"])
         raise AirflowSkipException("Nobody needs to know")
 
     return correction_dag(
         OWN,
         fields={"ticket": text("Ticket", "Its number.")},
-        locked={"table": "d.t", "spark_conf": {"spark.sql.session.timeZone": "UTC"}, "notify": None},
+        locked={"table": table, "spark_conf": {"spark.sql.session.timeZone": "UTC"}, "notify": None},
         default_args={"retries": 0},
         before_approval=before,
         after_publish=after,
     )
 
 
-@pytest.mark.landing
+@pytest.mark.thorough
 def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
     warehouse: Path, tmp_path: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """UPDATE in the very partition to which the other process appends; then the undo.
 
     Beside one that never pauses both get through in tests/data/test_publish_beside_appends.py.
-    By a DAG of a user's own: its table and Spark settings, which no form may ask for, are locked; a task is skipped.
-    Somebody writes the branch after the publish: it stays, with what was written.
+    Another job writes the branch after the publish: it stays, with what was written.
     """
-    columns = COLUMNS
+    columns = {"k": "INT", "v": "STRING", "dt": "STRING"}
     table = make_table(warehouse, columns, partition_keys=["dt"], bucket="-1", row_tracking__enabled="true")
     write_arrow(table, rows_of(columns, [{"k": k, "v": "wrong", "dt": "a"} for k in range(10)]))
 
@@ -151,11 +151,14 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
         assert len({r["k"] for r in found}) == len(found)
         return {r["k"]: r["v"] for r in found}
 
+    def write_late(branch: str) -> None:
+        write_arrow(table.branch(branch), rows_of(columns, [{"k": 99, "v": "late", "dt": "b"}]))
+
     with appender(warehouse, tmp_path, pause=0.2) as committed:
         with answering("Approve", OWN) as questions:
             asked = {"ticket": "OPS-17", "sql": "UPDATE branch SET v = 'right' WHERE k < 5"}
             correction_undo_dag("own_undo")
-            run = run_made(own_dag(warehouse), asked)
+            run = run_made(own_dag("d.t", write_late), asked)
         assert run.state == "failed" and len(questions) == 1
         said = {name: state for name, state in states(run).items() if state != "success"}
         failed = {"delete_branch": "failed", "report_failure": "failed", "delete_tag": "upstream_failed"}
@@ -175,7 +178,7 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
     assert values() == dict.fromkeys(range(10), "wrong") | appended
 
 
-@pytest.mark.landing
+@pytest.mark.thorough
 def test_a_broken_rule_ends_the_run_before_anybody_is_asked_and_says_how_to_go_on(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,7 +221,7 @@ def test_what_the_check_of_the_form_knows_to_be_wrong_or_for_nothing_ends_the_ru
 
 
 def check_undo(main: Table, written: list[int], tag: str) -> None:
-    """Undo by the form as it comes; then there is nothing left to undo."""
+    """Undo by the form as it comes; the table's required check is made of what it brings back."""
     with answering("Approve", "data_correction_undo") as questions:
         undone = run_dag("data_correction_undo", {"table": TABLE})
     assert undone.state == "success"
@@ -228,32 +231,53 @@ def check_undo(main: Table, written: list[int], tag: str) -> None:
     assert undone.xcom("check_params")["tag"] == tag
     assert amounts(main, *RIGHT) == expected(*RIGHT)
     assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
+    assert states(undone)["check"] == "success"
     assert len(amounts(main, LIVE)) == len(written)
-    head = main.latest_snapshot_id()
-    again = run_dag("data_correction_undo", {"table": TABLE})
-    assert states(again)["check_params"] == "failed"
-    assert again.state == "failed"
-    assert main.latest_snapshot_id() == head
 
 
 @pytest.mark.landing
-def test_a_rejected_run_changes_nothing_and_a_cleared_correction_starts_from_the_base(
+def test_a_rejected_run_changes_nothing_and_the_cleanup_removes_its_branch(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     main = make_orders(str(warehouse))
+    rejected = reject(main)
+    said = caplog.text
+    assert f"Main of {TABLE} is untouched by this run" in said
+    assert "Branch fix_orders: at snapshot 3" in said
+    assert amounts(main.branch("fix_orders"), *WRONG) == expected(*WRONG)
+
+    write_arrow(main.branch("fix_orders"), orders((LIVE,)))
+    everything = {"table": TABLE, "drop_unpublished": True}
+    set_state(rejected, "running")
+    assert run_dag("data_correction_cleanup", everything).state == "success"
+    assert "stays: a run that has not ended uses it" in caplog.text
+    set_state(rejected, "failed")
+    kept = run_dag("data_correction_cleanup", {"table": TABLE})
+    assert kept.state == "success"
+    assert "it has 2 commits that main doesn't have (1 commit of another job)" in caplog.text
+    assert main.branch_names() == ["fix_orders"]
+    assert run_dag("data_correction_cleanup", everything).state == "success"
+    assert main.branch_names() == main.tag_names() == []
+    assert main.snapshot_ids() == [1, 2]
+    assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
+
+
+def reject(main: Table) -> Run:
+    """Run a correction that is rejected, and whose branch stays."""
     with answering("Reject"):
         rejected = run_dag("data_correction", {**CONF, "branch": "fix_orders", "clean_up": False})
     assert rejected.state == "failed"
     assert states(rejected)["rejected"] == "failed"
     assert {states(rejected)[name] for name in ("merge", "verify", "delete_branch", "report_failure")} == {"skipped"}
-    said = caplog.text
-    assert f"Main of {TABLE} is untouched by this run" in said
-    assert "Branch fix_orders: at snapshot 3" in said
     assert main.snapshot_ids() == [1, 2]
     assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
-    fix = main.branch("fix_orders")
-    assert amounts(fix, *WRONG) == expected(*WRONG)
+    return rejected
 
+
+@pytest.mark.thorough
+def test_a_cleared_correction_starts_from_the_base(warehouse: Path, airflow_home: Path) -> None:
+    main = make_orders(str(warehouse))
+    rejected, fix = reject(main), main.branch("fix_orders")
     cleared = clear_and_run(rejected, "correct")
     assert cleared.tasks["correct"] == ("success", 2)
     # Had the SQL started from its own result, amounts would be a hundredth of what they are.
@@ -262,29 +286,8 @@ def test_a_rejected_run_changes_nothing_and_a_cleared_correction_starts_from_the
 
     write_arrow(fix, orders((LIVE,)))
     foreign = clear_and_run(rejected, "correct")
-    assert foreign.tasks["correct"][0] == "failed", "somebody else's commit on the branch would have been dropped"
+    assert foreign.tasks["correct"][0] == "failed", "another job's commit on the branch would have been dropped"
     assert fix.latest_snapshot_id() == 6
-    check_cleanup(main, rejected, caplog)
-
-
-def check_cleanup(main: Table, owner: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """What was never published goes only when the form says so, and never while its run goes on."""
-    everything = {"table": TABLE, "drop_unpublished": True}
-    caplog.clear()
-    assert run_dag("data_correction_cleanup", everything).state == "success"
-    assert "stays: a run that has not ended uses it" in caplog.text
-    end_as_failed(owner)
-    kept = run_dag("data_correction_cleanup", {"table": TABLE})
-    assert kept.state == "success"
-    assert "it has 4 commits that main doesn't have (1 commit of another job)" in caplog.text
-    assert main.branch_names() == ["fix_orders"]
-    listed = run_dag("data_correction_cleanup", {**everything, "only_list": True})
-    assert states(listed) == {"find": "success", "remove": "skipped"}
-    assert main.branch_names() == ["fix_orders"]
-    assert run_dag("data_correction_cleanup", everything).state == "success"
-    assert main.branch_names() == main.tag_names() == []
-    assert main.snapshot_ids() == [1, 2]
-    assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
 
 
 @pytest.mark.thorough

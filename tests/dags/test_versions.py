@@ -24,29 +24,31 @@ _CODE = """
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.serialization.serialized_objects import DagSerialization
 
-    folder = Path(sys.argv[1])
-    bag = BundleDagBag(dag_folder=str(folder), bundle_path=folder, bundle_name="checkout")
-    assert bag.import_errors == {}, bag.import_errors
-    found = {}
-    for dag_id, dag in bag.dags.items():
-        data = DagSerialization.to_dict(dag)
-        assert str(folder) not in json.dumps({k: v for k, v in data["dag"].items() if k != "fileloc"}), dag_id
-        found[dag_id] = [SerializedDagModel.hash(data), str(Path(dag.fileloc).relative_to(folder))]
-    print(json.dumps(found))
+    checkouts = []
+    for folder in map(Path, sys.argv[1:]):
+        bag = BundleDagBag(dag_folder=str(folder), bundle_path=folder, bundle_name="checkout")
+        assert bag.import_errors == {}, bag.import_errors
+        found = {}
+        for dag_id, dag in bag.dags.items():
+            data = DagSerialization.to_dict(dag)
+            assert str(folder) not in json.dumps({k: v for k, v in data["dag"].items() if k != "fileloc"}), dag_id
+            found[dag_id] = [SerializedDagModel.hash(data), str(Path(dag.fileloc).relative_to(folder))]
+        checkouts.append(found)
+    print(json.dumps(checkouts))
 """
 
 
-def read(checkout: Path, seed: int) -> dict[str, list[str]]:
-    """Read the files of a checkout in a process of its own: dag id -> hash of its serialized form, its file."""
+def read(*checkouts: Path, seed: int = 1) -> list[dict[str, list[str]]]:
+    """Read the files of checkouts in a process of its own: dag id -> hash of its serialized form, its file."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(_CODE), str(checkout)],
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(_CODE), *map(str, checkouts)],
         env={**os.environ, "PYTHONHASHSEED": str(seed)},
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    return list(json.loads(done.stdout.splitlines()[-1]))
 
 
 @pytest.mark.thorough
@@ -56,7 +58,7 @@ def test_reading_the_files_again_from_another_checkout_makes_no_new_version(airf
     hidden = shutil.ignore_patterns("__pycache__")
     for name in ("one", "two"):
         shutil.copytree(REPO_ROOT / "dags", tmp_path / name, ignore=hidden)
-    first, second = (read(tmp_path / name, seed) for name, seed in (("one", 1), ("two", 2)))
+    (first,), (second,) = (read(tmp_path / name, seed=seed) for name, seed in (("one", 1), ("two", 2)))
     assert first == second
     assert set(first) == DAGS
     assert {file for _, file in first.values()} <= {path.name for path in (REPO_ROOT / "dags").glob("*.py")}
@@ -73,5 +75,5 @@ def test_what_changes_a_dag_makes_a_new_version_of_it_and_of_no_other(airflow_ho
             (tmp_path / folder / f"{name}.py").write_text(
                 f"from airflow_paimon.dags import correction_dag\n\ndag = correction_dag({name!r}, defaults={chosen})\n"
             )
-    before, after = read(tmp_path / "before", 1), read(tmp_path / "after", 1)
+    before, after = read(tmp_path / "before", tmp_path / "after")
     assert {name for name in texts if before[name] != after[name]} == {"changed"}

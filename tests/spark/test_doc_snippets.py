@@ -238,6 +238,25 @@ def test_the_snippets_of_a_page_run(page: Page, path: Path, tables: Callable[[st
     assert page.ran
 
 
+def test_the_statement_of_readme_and_quick_start_corrects_its_table_once(
+    page: Page, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second run of it changes nothing more."""
+    text = (_DOCS / "quickstart.md").read_text()
+    (_, script), *_ = _BLOCK.findall(text)
+    exec(script.replace("/data/warehouse", str(page.warehouse)), {})
+    assert "{'id': 2, 'dt': '2026-11-17', 'amount': 200000.0}" in capsys.readouterr().out
+    (given,) = re.findall(r"--conf '(\{.*?\})'", (REPO_ROOT / "README.md").read_text(), re.DOTALL)
+    assert given in text
+    form = json.loads(given)
+    fix = {"warehouse": str(page.warehouse), "table": form["table"], "branch": "fix"}
+    page.request(build_request("create_branch", {**fix, "snapshot": 1}))
+    Path("fix.sql").write_text(f"{form['sql']};\n{form['sql']}")
+    page.request(build_request("correct_branch", {**fix, "sql": "fix.sql"}))
+    orders = open_table(str(page.warehouse), form["table"], branch="fix")
+    assert sorted(read_arrow(orders).column("amount").to_pylist()) == [45.0, 125.0, 2000.0, 9900.0]
+
+
 def test_the_pipeline_does_what_its_tutorial_says(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of its tasks, one after the other; the form that the second DAG fills in is the correction's."""
     from tests.dags.conftest import load_dag
