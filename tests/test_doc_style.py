@@ -169,10 +169,11 @@ def own_texts(module: Path) -> Iterator[tuple[int, str, bool]]:
         words = len(re.findall(r"[A-Za-z']+", text := literal(node))) if is_text else 0
         if words >= FEWEST_WORDS and not CODE.search(text):
             yield node.lineno, text, in_error  # type: ignore[attr-defined]
-        is_error = isinstance(node, ast.Call) and re.search(r"(?:Error|Exception)$", ast.unparse(node.func))
+        called = getattr(node, "func", None)  # of a call; its last name is that of the class
+        is_error = str(getattr(called, "attr", getattr(called, "id", ""))).endswith(("Error", "Exception"))
         for child in ast.iter_child_nodes(node):
             if not (words and isinstance(child, ast.Constant)):
-                waiting.append((child, bool(is_error)))
+                waiting.append((child, is_error))
 
 
 COMMAND = re.compile(rf"(?:^|\b(?:run|job|{'|'.join(OPERATIONS)})\b[^-;]{{0,24}}[ (])(?:--[a-z-]+(?: [^\s-]\S*)*\s*)+")

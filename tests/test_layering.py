@@ -1,6 +1,7 @@
 """The arrows between the layers, checked over every import statement, those inside functions too."""
 
 import ast
+import gc
 import re
 import subprocess
 import sys
@@ -88,6 +89,16 @@ def layer_of(path: Path) -> Layer:
 
 parsed = cache(ast.parse)
 """The tree of a source, which several tests look at."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_garbage_collection() -> Iterator[None]:
+    """The trees are a million objects that stay: to collect among them takes three times as long as to parse."""
+    gc.disable()
+    yield
+    parsed.cache_clear()
+    executed.cache_clear()
+    gc.enable()
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -66,7 +66,6 @@ def test_operators_submit_nothing_that_is_small(
 
 
 def test_what_is_out_of_reach_is_left_to_spark(warehouse: Path) -> None:
-    small_table(warehouse)
     assert LocalJobHook().run_job(asked(warehouse / "elsewhere", branch="b")) is None
 
 

@@ -50,7 +50,7 @@ def test_waits_for_a_snapshot(warehouse: Path, run_dag: RunDag, deferrable: bool
             deferrable=deferrable,
         )
 
-    with later(4, lambda: append(main, "2")):
+    with later(2, lambda: append(main, "2")):
         run = run_dag(dag(f"sensor_{deferrable}", build))
     assert run.state == "success"
     seen = run.xcom("wait")
@@ -67,7 +67,7 @@ def test_waits_for_a_branch_that_somebody_makes(warehouse: Path, run_dag: RunDag
         SnapshotCatchUpSensor(task_id="wait", table="d.t", branch="fix", wait_for_branch=True, poke_interval=0.2,
                               timeout=600, deferrable=deferrable)  # fmt: skip
 
-    with later(4, lambda: operate(main, "create_branch", branch="fix", snapshot=1)):
+    with later(2, lambda: operate(main, "create_branch", branch="fix", snapshot=1)):
         done = run_dag(dag(f"sensor_branch_{deferrable}", build))
     assert (done.state, done.xcom("wait")["snapshot_id"]) == ("success", 1)
 
@@ -82,7 +82,7 @@ def test_waits_for_a_partition_that_somebody_marks(warehouse: Path, run_dag: Run
         SnapshotCatchUpSensor(task_id="wait", table="d.t", marked_partitions=["dt=1"], poke_interval=0.2,
                               timeout=600, deferrable=deferrable)  # fmt: skip
 
-    with later(4, lambda: operate(main, "mark_partition_done", partitions=["dt=1"])):
+    with later(2, lambda: operate(main, "mark_partition_done", partitions=["dt=1"])):
         done = run_dag(dag(f"sensor_mark_{deferrable}", build))
     assert (done.state, done.xcom("wait")["waiting_for"]) == ("success", [])
 

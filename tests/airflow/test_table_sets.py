@@ -197,7 +197,7 @@ def test_a_sensor_waits_for_a_later_version(
     dag = dag_of(TableSetSensor, table_set="{{ 'nightly' }}", after="set:nightly@1", tables=["d.down"],
                  poke_interval=0.2, timeout=600, deferrable=deferrable)  # fmt: skip
     action = lambda: run(mains["d.up"], "create_table_set", table_set="nightly", member=["d.down"])  # noqa: E731
-    with later(3, action):
+    with later(2, action):
         done = run_dag(dag)
     assert done.state == "success"
     assert (done.xcom("t")["version"], done.xcom("t")["tables"]) == ("set:nightly@2", {"d.up": 1, "d.down": 1})

@@ -8,8 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,8 +153,7 @@ def live_airflow(home: Path, settings: Mapping[str, str] | None = None) -> Itera
         live.api.token = live.api.call("/auth/token")["access_token"]
         yield live
     finally:
-        for process in live.processes.values():
-            _end(process)
+        _end(live.processes.values())
 
 
 def _answers(port: int) -> bool:
@@ -163,14 +162,17 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a component and what it started: each is the leader of a process group of its own."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
+def _end(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
+    """End components and what they started: each is the leader of a process group of its own."""
+    for process in processes:
+        _signal(process, signal.SIGTERM)
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=15)
-        except ProcessLookupError:
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

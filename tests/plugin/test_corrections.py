@@ -92,7 +92,7 @@ def test_what_became_of_a_run(run: TableRun, expected: str) -> None:
     assert outcome(run)[0] == expected
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def runs(server: Any, airflow_home: Path) -> Iterator[None]:
     """Rows as Airflow writes them: a published correction, one that waits for an approval, and foreign ones."""
     from airflow.models.dag import DagTag
