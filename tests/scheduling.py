@@ -23,8 +23,13 @@ _LONG_FIRST = (
     "stateful/",
     "jobs/",
 )
-_ONE_WORKER = ("tests/live/", "tests/oracles/test_flink")
-"""Folders, and beginnings of names, whose files share something that is slow to start: one worker gets all of them."""
+_CONNECTOR = ("char", "connector_engine", "engine_faults", "expire", "interop_publish", "matrix", "oracles")
+_ONE_WORKER = (
+    ("tests/live/",),
+    ("tests/oracles/test_flink",),
+    tuple(f"tests/oracles/test_{name}.py" for name in _CONNECTOR),
+)
+"""Beginnings of the names of files that share something that is slow to start: one worker gets all of them."""
 _KINDS = (
     ("tests/live/", "tests/dags/", "tests/airflow/", "tests/plugin/"),
     ("tests/oracles/", "tests/data/test_java.py", "tests/data/chain/test_compact_java.py"),
@@ -49,7 +54,7 @@ class ByFileOrFolder(LoadFileScheduling):  # type: ignore[misc]
     """Gives a worker what needs what it has started."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((f for f in _ONE_WORKER if nodeid.startswith(f)), super()._split_scope(nodeid))
+        return next((names[0] for names in _ONE_WORKER if nodeid.startswith(names)), super()._split_scope(nodeid))
 
     def _assign_work_unit(self, node: Any) -> None:
         self.workqueue.move_to_end(_next_scope(self.workqueue, self.nodes.index(node)), last=False)

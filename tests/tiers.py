@@ -1,8 +1,7 @@
 """Which tests run when: ``make test``, ``make landing`` or ``make thorough``. Nothing is drawn.
 
 ``make test`` has what neither has the mark ``landing`` nor ``thorough``. ``make landing`` has what a change must pass
-besides: the tests with the mark ``landing``, and those of ``LANDING`` but for one round trip of each oracle but Flink,
-whose cluster takes long to start: these have the mark ``round_trip``. ``make thorough`` has everything.
+besides: the tests with the mark ``landing``, and those of ``LANDING``. ``make thorough`` has everything.
 
 ``every(n)``: of the cases of a test, or of the tests of a class or file, ``make test`` and ``make landing`` have every
 n-th one, as they prove much the same; ``first`` is the place of the first one.
@@ -50,7 +49,7 @@ def mark(items: Iterable[pytest.Item]) -> None:
     """Mark the tests that other tests of their folder, or other cases, stand for."""
     seen: Counter[str] = Counter()
     for item in items:
-        if item.nodeid.startswith(LANDING) and not item.get_closest_marker("round_trip"):
+        if item.nodeid.startswith(LANDING):
             item.add_marker("landing")
         for node, found in item.iter_markers_with_node("every"):
             group = item.nodeid.partition("[")[0] if node is item else node.nodeid

@@ -36,7 +36,6 @@ def start(world: World) -> None:
     world.run("create_branch", branch="fix", tag="base")
 
 
-@pytest.mark.round_trip
 def test_every_engine_reads_main_after_publish_and_rollback(
     world: World,
     pypaimon_oracle: PypaimonOracle,

@@ -87,7 +87,6 @@ def ours(tmp_path: Path, options: dict[str, str], name: str = "d.t") -> Table:
     return open_table(str(tmp_path), name, storage_options=options).require()
 
 
-@pytest.mark.round_trip
 def test_each_finds_what_the_other_made(java: JdbcOracle, tmp_path: Path, options: dict[str, str]) -> None:
     java.write(1)
     table = ours(tmp_path, options)

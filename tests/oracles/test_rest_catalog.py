@@ -115,7 +115,6 @@ def database(server: RestServer, java_oracle: JavaOracle) -> None:
     Java(java_oracle, server).create("d.first")
 
 
-@pytest.mark.round_trip
 def test_each_engine_goes_on_where_the_other_has_committed(server: RestServer, java: Java) -> None:
     java.create("d.t")
     assert java.write("d.t", (1, "java"), (2, "java")) == 1
