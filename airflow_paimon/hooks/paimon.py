@@ -86,7 +86,7 @@ class PaimonHook(BaseHook):
     @property
     def warehouse(self) -> str:
         """The warehouse folder or URI."""
-        warehouse = self._extras().get("warehouse")
+        warehouse = self._extras.get("warehouse")
         if not isinstance(warehouse, str) or not warehouse.strip():
             raise InvalidInputError(f"Connection {self.paimon_conn_id!r} names no warehouse; set its field 'warehouse'")
         return warehouse.strip()
@@ -104,7 +104,7 @@ class PaimonHook(BaseHook):
     @property
     def catalog_type(self) -> str:
         """One of ``CATALOGS``: that of the field, or of the storage option ``metastore``."""
-        given = (self._extras().get("catalog_type"), self._json_object("storage_options").get(METASTORE))
+        given = (self._extras.get("catalog_type"), self._json_object("storage_options").get(METASTORE))
         named = {str(name).strip().lower() for name in given if name} - {CATALOGS[0]}
         if len(named) > 1 or not named <= set(CATALOGS):
             raise InvalidInputError(
@@ -116,7 +116,7 @@ class PaimonHook(BaseHook):
     @cached_property
     def storage_options(self) -> dict[str, Any] | None:
         """The options of storage and catalog, None if there are none. They may hold secrets: never log them."""
-        extras = self._extras()
+        extras = self._extras
         options = self._from_storage_connection()
         fields = self._options_of_fields(extras)
         if self.storage in ("s3", "oss"):
@@ -140,7 +140,7 @@ class PaimonHook(BaseHook):
     @property
     def spark_conn_id(self) -> str | None:
         """The connection of type ``spark`` for operators that name none; None when there is none here either."""
-        return str(self._extras().get("spark_conn_id") or "").strip() or None
+        return str(self._extras.get("spark_conn_id") or "").strip() or None
 
     def spark_settings(
         self,
@@ -171,12 +171,12 @@ class PaimonHook(BaseHook):
         from airflow_paimon.settings import LOCAL_EXECUTION
 
         name = f"Connection {self.paimon_conn_id!r}: local_execution"
-        return local_execution(self._extras().get("local_execution"), name, LOCAL_EXECUTION)
+        return local_execution(self._extras.get("local_execution"), name, LOCAL_EXECUTION)
 
     @property
     def results_folder(self) -> str:
         """Where jobs leave their results when the driver runs on another machine."""
-        return str(self._extras().get("results_folder") or f"{self.warehouse.rstrip('/')}/_airflow_paimon_results")
+        return str(self._extras.get("results_folder") or f"{self.warehouse.rstrip('/')}/_airflow_paimon_results")
 
     @property
     def notify(self) -> dict[str, dict[str, Any]]:
@@ -192,7 +192,7 @@ class PaimonHook(BaseHook):
     @property
     def approvers(self) -> list[str]:
         """The ids of the users who may answer approvals; everybody when empty."""
-        found = self._extras().get("approvers") or []
+        found = self._extras.get("approvers") or []
         names = found.split(",") if isinstance(found, str) and not found.strip().startswith("[") else None
         chosen = self._json_extra("approvers", []) if names is None else names
         if not isinstance(chosen, list) or not all(isinstance(name, str) for name in chosen):
@@ -202,7 +202,7 @@ class PaimonHook(BaseHook):
     @property
     def remind_before(self) -> str | None:
         """How long before an approval runs out its notifiers hear again, as a duration; ``never``; None = a quarter."""
-        text = str(self._extras().get("remind_before") or "").strip()
+        text = str(self._extras.get("remind_before") or "").strip()
         if text and text.lower() != "never":
             requested_duration(text, f"Connection {self.paimon_conn_id!r}: remind_before")
         return text or None
@@ -210,7 +210,7 @@ class PaimonHook(BaseHook):
     @property
     def four_eyes(self) -> bool:
         """Whether publishing a branch needs the approval of somebody other than who triggered the run."""
-        said = self._extras().get("four_eyes") or "false"
+        said = self._extras.get("four_eyes") or "false"
         return parse_boolean(said, f"Connection {self.paimon_conn_id!r}: four_eyes")
 
     @property
@@ -313,6 +313,7 @@ class PaimonHook(BaseHook):
         _ = self.four_eyes, self.form_policy, self.masks, self.local_execution
         self.spark_settings()
 
+    @cached_property
     def _extras(self) -> dict[str, Any]:
         extras: dict[str, Any] = self.connection.extra_dejson
         if self.connection.conn_type != self.conn_type:
@@ -330,7 +331,7 @@ class PaimonHook(BaseHook):
 
     def _json_extra(self, name: str, empty: Any) -> Any:
         """Return an extra that may be JSON text; None for text that is none."""
-        value = self._extras().get(name) or empty
+        value = self._extras.get(name) or empty
         if isinstance(value, str):
             try:
                 return json.loads(value)
@@ -347,7 +348,7 @@ class PaimonHook(BaseHook):
         return found
 
     def _from_storage_connection(self) -> dict[str, Any]:
-        conn_id = str(self._extras().get("storage_conn_id") or "").strip()
+        conn_id = str(self._extras.get("storage_conn_id") or "").strip()
         if not conn_id:
             return {}
         from airflow_paimon.hooks._storage_connection import options_from

@@ -29,7 +29,7 @@ from airflow_paimon.runbooks import maintenance_plan
 from airflow_paimon.runbooks.form import request_for
 from tests.airflow.conftest import Run
 from tests.core.chain.tables import as_another_engine
-from tests.dags.conftest import load_dag, load_program, make_orders, run_dag, states
+from tests.dags.conftest import form_of, load_dag, load_program, make_orders, run_dag, states
 from tests.data.chain.tables import Row, chain_table, seen
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
@@ -76,8 +76,7 @@ def held(table: Table, branch: str) -> list[str]:
 
 
 def form(**conf: Any) -> dict[str, Any]:
-    params = load_dag(DAG).params
-    return {key: params.get_param(key).value for key in params if key != "table"} | CONF | conf
+    return form_of(DAG) | CONF | conf
 
 
 def labels(run: Run) -> list[str]:

@@ -13,7 +13,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.runbooks import erasure as runbook
 from tests.core.tables import run as operate
-from tests.dags.conftest import TABLE, load_dag, make_orders, run_dag
+from tests.dags.conftest import TABLE, form_of, load_dag, make_orders, run_dag
 from tests.data.erasure.tables import holding
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
@@ -26,8 +26,7 @@ CONF = {
 
 
 def form(**conf: Any) -> dict[str, Any]:
-    params = load_dag(DAG).params
-    return {key: params.get_param(key).value for key in params if key not in CONF} | CONF | conf
+    return form_of(DAG) | CONF | conf
 
 
 def rows(table: Table) -> list[Any]:

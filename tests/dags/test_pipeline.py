@@ -33,7 +33,7 @@ from airflow_paimon.spark.jobs.replay_check import plan_replay
 from airflow_paimon.task_run import commit_user_prefix
 from tests.airflow.conftest import Run, set_connection
 from tests.core.tables import run as operate
-from tests.dags.conftest import answering, load_dag, run_dag, states
+from tests.dags.conftest import answering, form_of, load_dag, run_dag, states
 from tests.environment import REPO_ROOT
 from tests.soundness import assert_sound
 
@@ -224,10 +224,7 @@ def test_a_table_that_is_refused_takes_the_published_ones_back(
 
 
 def form(**conf: Any) -> dict[str, Any]:
-    params = load_dag(DAG).params
-    return (
-        {key: params.get_param(key).value for key in params if key != "tables"} | {"tables": [CORRECT, REPLAY]} | conf
-    )
+    return form_of(DAG) | {"tables": [CORRECT, REPLAY]} | conf
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {

@@ -40,7 +40,7 @@ from airflow_paimon.runbooks import advice, correction, erasure, leftovers, repo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
 from tests.core.tables import alter_table, append, make_table, names, rewrite, run
-from tests.dags.conftest import CONF, TABLE, WRONG, load_dag, make_orders
+from tests.dags.conftest import CONF, TABLE, WRONG, form_of, load_dag, make_orders
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
@@ -52,8 +52,7 @@ TAG = leftovers.run_tag(OWNER)
 
 def form(dag: str, conf: Mapping[str, Any]) -> dict[str, Any]:
     """The form as somebody fills it in: the other parameters have their defaults."""
-    params = load_dag(dag).params
-    return {key: params.get_param(key).value for key in params if key != "table"} | {**conf}
+    return {key: value for key, value in form_of(dag).items() if key != "table"} | {**conf}
 
 
 # -- the correction's form --------------------------------------------------------------------------------------------
@@ -369,6 +368,7 @@ def test_a_second_name_for_a_published_branch_is_refused(warehouse: Path) -> Non
 FOREIGN = {"by nobody in particular": None, "by another run": "data_correction/run-2", "by a person": "ann"}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("owner", FOREIGN.values(), ids=FOREIGN)
 def test_no_run_takes_somebodys_branch_nor_advises_to_delete_it_or_to_undo_its_publish(
     warehouse: Path, owner: str | None

@@ -168,7 +168,7 @@ def _end(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
         _signal(process, signal.SIGTERM)
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=15)
+            process.wait(timeout=3)
         _signal(process, signal.SIGKILL)
         process.wait()
 
