@@ -229,7 +229,7 @@ def _sorted(rows: Any) -> Rows:
     return sorted(map(tuple, rows), key=repr)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.random
 @pytest.mark.parametrize("kind", ["keyed", "tracked", "buckets", "vectors"])
 def test_a_life(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:

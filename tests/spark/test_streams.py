@@ -146,7 +146,7 @@ def test_a_checkpoint_of_one_batch_ago_loses_no_rows(spark: SparkSession, tmp_pa
     assert keys(dst) == [1, 2]
 
 
-@pytest.mark.landing
+@pytest.mark.thorough
 def test_a_repeated_batch_with_other_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """As many as before, but with other values: an aggregation whose checkpoint is older, or random numbers."""
     columns = [("k", "BIGINT"), ("v", "STRING")]

@@ -37,6 +37,8 @@ from tests.core.tables import COLUMNS, alter_table, append, run
 from tests.database_servers import PASSWORD, USER, mariadb_program, mariadb_server, postgres_programs, postgres_server
 
 LOCK = "jdbc.d.t"
+SAME_EVERYWHERE = pytest.mark.every(2)
+"""No part of it depends on the database: the gates have it on SQLite alone."""
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +131,7 @@ def test_databases_are_made_and_dropped(options: dict[str, Any], tmp_path: Path)
     check_databases(str(tmp_path), options)
 
 
+@SAME_EVERYWHERE
 def test_a_table_set_lies_in_the_warehouse(options: dict[str, Any], table: Table, tmp_path: Path) -> None:
     append(table, "1")
     run(table, "create_table_set", table_set="s", storage_options=options)
@@ -184,6 +187,7 @@ def test_properties_that_are_behind_are_found_and_repaired(
     assert guard_of(table).stored_properties() == before
 
 
+@SAME_EVERYWHERE
 def test_only_what_is_registered_is_a_table(options: dict[str, Any], tmp_path: Path) -> None:
     create_database(options, tmp_path)
     create_table(str(tmp_path), "d.t", COLUMNS)  # by the filesystem catalog
@@ -197,6 +201,7 @@ def test_only_what_is_registered_is_a_table(options: dict[str, Any], tmp_path: P
         create_table(str(tmp_path), "e.t", COLUMNS, storage_options=options)
 
 
+@SAME_EVERYWHERE
 def test_a_table_whose_files_are_gone(options: dict[str, Any], tmp_path: Path, table: Table) -> None:
     """Another warehouse than the tables were made in, or a folder that is not mounted."""
     elsewhere = str(tmp_path / "elsewhere")
@@ -226,6 +231,7 @@ def test_a_commit_waits_for_the_lock_of_another(table: Table) -> None:
     assert locks(table) == []
 
 
+@SAME_EVERYWHERE
 def test_branches_have_locks_of_their_own(table: Table) -> None:
     append(table, "x")
     run(table, "create_branch", branch="fix", snapshot=1)
@@ -236,6 +242,7 @@ def test_branches_have_locks_of_their_own(table: Table) -> None:
         append(table, "x")
 
 
+@SAME_EVERYWHERE
 def test_a_lock_that_is_never_free_ends_in_an_error_that_wrote_nothing(
     options: dict[str, Any], tmp_path: Path, table: Table
 ) -> None:
@@ -269,6 +276,7 @@ def test_the_successor_keeps_its_lock(options: dict[str, Any], tmp_path: Path, t
         assert locks(table) == [LOCK]
 
 
+@SAME_EVERYWHERE
 def test_a_commit_whose_lock_was_lost_is_looked_for(table: Table) -> None:
     """The snapshot is there and ours: a success, although the lock was taken away during the put."""
     guard, lost = guard_of(table), []
@@ -302,6 +310,7 @@ def test_a_holder_that_is_killed_delays_the_next_until_its_lock_expires(
     assert table.latest_snapshot_id() == 1
 
 
+@SAME_EVERYWHERE
 def test_who_waits_as_long_as_a_dead_holders_lock_lives_outlives_it(
     options: dict[str, Any], tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +333,7 @@ def test_who_waits_as_long_as_a_dead_holders_lock_lives_outlives_it(
         dead.__exit__(None, None, None)
 
 
+@SAME_EVERYWHERE
 def test_a_catalog_that_is_gone_stops_the_commit_and_not_the_reader(
     options: dict[str, Any], tmp_path: Path, table: Table
 ) -> None:

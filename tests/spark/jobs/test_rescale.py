@@ -55,7 +55,7 @@ def test_a_task_that_fails_changes_nothing(
     assert counts(table) == {"a": {2}, "b": {2}}
 
 
-@pytest.mark.landing
+@pytest.mark.thorough
 def test_a_rescale_that_is_killed_when_it_has_written_files(spark: SparkSession, tmp_path: Path) -> None:
     """Run again with the same operation id: the same rows, rescaled once."""
     table = waiting(tmp_path / "warehouse")
