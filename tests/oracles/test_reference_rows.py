@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import datetime as dt
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,14 +22,16 @@ from tests.environment import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import ALWAYS_EXPIRING, World
 from tests.oracles.processes import OracleError
-from tests.together import set_off, wait_until_ready
 
 pytestmark = pytest.mark.oracle
 
 HERE = "tests/oracles/test_reference_rows.py"
 PUBLISH = "tests/oracles/test_interop_publish.py"
 ROWS = {
-    "4 JVMs x 40 single-row commits to one append table, local disk": f"{HERE}::test_concurrent_commits_lose_nothing",
+    "4 JVMs x 40 single-row commits to one append table, local disk": (
+        "tests/core/commit/test_other_writers.py"
+        "::test_eight_processes_lose_no_commit_and_leave_no_gap_though_some_are_killed_or_stopped"
+    ),
     "branch from tag; main overwritten; tag deleted; snapshots expired": f"{HERE}::test_a_branch_outlives_its_tag",
     "branch from tag, branch overwritten and expired, the branch's copy of the tag deleted": (
         f"{HERE}::test_main_outlives_what_a_branch_expires"
@@ -73,37 +73,6 @@ def world(java_oracle: JavaOracle, tmp_path: Path) -> World:
     world.write(START)
     world.do("create_tag", name="base")
     return world
-
-
-_WRITER = """
-import sys
-import pyarrow as pa
-from airflow_paimon.core.table.table import open_table
-from airflow_paimon.data import write_arrow
-table, number = open_table(path=sys.argv[1]), int(sys.argv[2])
-print("ready", flush=True)
-sys.stdin.readline()
-for at in range(40):
-    write_arrow(table, pa.table({"k": pa.array([number * 40 + at], pa.int32())}))
-"""
-
-
-@pytest.mark.slow
-def test_concurrent_commits_lose_nothing(java_oracle: JavaOracle, tmp_path: Path) -> None:
-    """Reference: 4 JVMs x 40 single-row commits report success, 159 of 160 rows are there. Ours: 160 of 160."""
-    world = World(tmp_path, java_oracle)
-    world.create({"k": "INT"}, primary_keys=(), partition_keys=(), bucket="-1")
-    command, pipe = [sys.executable, "-c", _WRITER, str(world.root)], subprocess.PIPE
-    writers = [
-        subprocess.Popen([*command, str(at)], stdin=pipe, stdout=pipe, text=True, cwd=REPO_ROOT) for at in range(4)
-    ]
-    wait_until_ready(writers)
-    set_off(writers)
-    for writer in writers:
-        writer.communicate(timeout=500)
-    assert [writer.returncode for writer in writers] == [0, 0, 0, 0]
-    assert [k for (k,) in world.same(columns=["k"])] == sorted(range(160), key=repr)
-    assert world.main.snapshot_ids() == list(range(1, 161))
 
 
 def java_expires(world: World, branch: str | None = None) -> None:
