@@ -62,6 +62,10 @@ class PaimonError(Exception):
         self.code = code
         self.details: dict[str, Any] = dict(details or {})
 
+    def set_message(self, message: str) -> None:
+        """Change the message of an error that is raised again: its code and details stay."""
+        self.message, self.args = message, (message,)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.code, self.details)
 
@@ -73,8 +77,7 @@ def naming_table(table: str) -> Iterator[None]:
         yield
     except PaimonError as error:
         if table not in error.message:
-            error.message = f"{table}: {error.message}"
-            error.args = (error.message,)
+            error.set_message(f"{table}: {error.message}")
         raise
 
 

@@ -286,8 +286,7 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
         except PaimonError as error:
             path = self.savepoint or (None if self._was_cleared(ti) else said)
             by_hand = f"; or {self._by_hand(path)}" if path else ""
-            error.message += f". To start the job: clear task {self.task_id}{by_hand}"
-            error.args = (error.message,)
+            error.set_message(f"{error.message}. To start the job: clear task {self.task_id}{by_hand}")
             raise
 
     def on_kill(self) -> None:

@@ -21,7 +21,7 @@ from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.chain.layout import ChainBranch
 from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions
 from airflow_paimon.core.commit.files import commit_buckets
-from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.errors import FormatError, naming_table
 from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
@@ -132,10 +132,8 @@ def _ordered(run: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.Rec
 
 def _with_meaning(write: TableWrite, changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in changes:
-        try:
+        with naming_table(write.label):
             check_kinds(batch.column(VALUE_KIND).to_numpy(), write.schema)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{write.label}: {error.message}") from None
         yield batch
 
 
@@ -183,5 +181,5 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     log.info("%s: folding %d buckets", branch.label, len(limits))
     messages = folded(write, plan, limits)
     properties = {OPERATION_PROPERTY: FOLD}
-    options = CommitOptions(properties=properties, written_with=write.schema, writers_stopped=True)
+    options = CommitOptions(properties=properties, written_with=write.schema)
     commit_or_discard(write, messages, lambda: commit_buckets(branch, messages, options, vectors=plan.index_entries))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from airflow_paimon.core.commit.conditions import has_dynamic_buckets
 from airflow_paimon.core.commit.draft import CommitMessage, Receipt
 from airflow_paimon.core.commit.idempotency import REFUSALS
-from airflow_paimon.core.errors import ConflictError, InvalidInputError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, naming_table
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.hash_index import Hashes
 from airflow_paimon.core.format.manifest import DataFile, FileSource
@@ -561,10 +561,8 @@ class BucketWriter:
         self._changelog += writer.finish()
 
     def _sorted(self) -> list[pa.Table]:
-        try:
+        with naming_table(self._write.label):
             return runs_to_write(self._buffer, self._write.schema, self._sequence)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{self._write.label}: {error.message}") from None
 
 
 class RowsWriter:

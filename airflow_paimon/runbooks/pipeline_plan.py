@@ -159,7 +159,8 @@ def _sources(table: str, texts: Sequence[str], earlier: Sequence[str], later: se
     try:
         found = named_tables("sources", named)
     except InvalidInputError as error:
-        raise InvalidInputError(f"Tables: {table}: {error.message}") from None
+        error.set_message(f"Tables: {table}: {error.message}")
+        raise
     wrong = next((source for source in found.values() if source in later), None)
     if wrong is not None:
         raise InvalidInputError(

@@ -142,7 +142,7 @@ def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
     if grouped is None and not _group_columns(write):  # all rows go to the one bucket
         grouped = frame.withColumn(GROUP, sf.lit(0).cast("long"))
     if grouped is None:
-        group = _group_column(frame, write)
+        group = _group_column(write)
         grouped = _grouped_in_tasks(frame, write) if group is None else frame.withColumn(GROUP, group)
     buckets, group = write.default_buckets, sf.col(GROUP)
     if write.dynamic is not None:
@@ -182,7 +182,7 @@ def _group_columns(write: TableWrite) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
+def _group_column(write: TableWrite) -> Column | None:
     """Compute the group in an Arrow UDF: only the deciding columns are sent to Python. Spark 4.1 and later."""
     try:
         from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # re-exported, since 4.1

@@ -22,6 +22,7 @@ from airflow_paimon.core.chain.read_plan import GroupReport, report_groups
 from airflow_paimon.core.chain.setup_plan import time_column_problems
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError, first_few
+from airflow_paimon.core.format.manifest import FileSource
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
@@ -41,8 +42,6 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 
 _NAMED = 10
-_COMPACTED = 1
-"""``file_source`` of a file that compaction wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +269,7 @@ def _hidden(state: ChainState, provenances: Mapping[Values, Provenance]) -> Iter
 
 def _newest(splits: Iterable[BucketSplit], *, rewritten: bool = True) -> int:
     """The newest file's creation time in epoch milliseconds, 0 if unknown. ``rewritten``: include compacted files."""
-    found = (f for s in splits for f in s.files if rewritten or f.file_source != _COMPACTED)
+    found = (f for s in splits for f in s.files if rewritten or f.file_source != FileSource.COMPACT)
     return max((f.creation_time_ms or 0 for f in found), default=0)
 
 
@@ -292,11 +291,12 @@ def _places(layout: ChainLayout, group: GroupReport) -> Iterator[Finding]:
                 repair="write their rows to partitions of that form, and drop them",
             )
     if group.gaps is None or group.gaps:
-        missing = "a grid too long to walk" if group.gaps is None else _listed(layout, group.gaps)
+        gaps = f"{len(group.gaps)} gaps" if group.gaps is not None else "possibly gaps"
+        days = _listed(layout, group.gaps) if group.gaps is not None else "there are too many steps to look for them"
         yield Finding(
             kind="gaps",
             subject=label,
             severity=INFO,
-            message=f"{len(group.gaps or ())} gaps without any partition: {missing}",
+            message=f"{gaps} without any partition: {days}",
             at_risk="a read of such a day returns no rows; gap_policy='carry_forward' returns those of the day before",
         )

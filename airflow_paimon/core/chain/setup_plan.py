@@ -20,7 +20,7 @@ from functools import partial
 
 from airflow_paimon.core.branches.branch_plan import is_protective
 from airflow_paimon.core.chain.layout import branch_problems, chain_keys, chain_layout, schema_problems
-from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Action, HeadIs, Plan, PutNew, Replace
 from airflow_paimon.core.requests.requests import CreateChainTable
@@ -164,11 +164,9 @@ def _with_options(table: str, branch: BranchNow, wanted: Mapping[str, str], now_
             f"{label} is a chain table already, with {other}={_said(schema, other)!r} instead of {wanted[other]!r}; on "
             f"a table with data that would change every read: use the existing settings, or create a new table"
         )
-    try:
-        changes = [SetOption(key=k, value=v) for k, v in missing.items()]
+    changes = [SetOption(key=k, value=v) for k, v in missing.items()]
+    with naming_table(label):
         return apply_changes(schema, changes, has_data=branch.has_data, now_ms=now_ms)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{label}: {error.message}") from None
 
 
 def _said(schema: TableSchema, key: str) -> str:

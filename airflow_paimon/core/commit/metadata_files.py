@@ -57,7 +57,7 @@ class ChangeFiles:
     index: str | None
 
     def matches(self, draft: Draft) -> bool:
-        """Whether these are the files of another draft, or of the same one on another head."""
+        """Whether these files can be committed for a draft, which may be that of a later attempt."""
         pairs = ((getattr(self.draft, n), getattr(draft, n)) for n in _DETERMINING)
         return self.next_row_id is None and all(mine is other or mine == other for mine, other in pairs)
 

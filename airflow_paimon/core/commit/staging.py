@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import StoredBranch, plan_delete_branch
 from airflow_paimon.core.commit.committer import commit_at
-from airflow_paimon.core.commit.conditions import HeadState
+from airflow_paimon.core.commit.conditions import BucketsAreClosed, HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Draft, Receipt
 from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import (
@@ -179,7 +179,6 @@ def take_over(
     identity: CommitIdentity,
     properties: Callable[[Sequence[ManifestEntry], Sequence[ManifestEntry]], Mapping[str, str]],
     rewrite: Callable[[Table, Sequence[ManifestEntry], IdSpace], Sequence[ManifestEntry]] | None = None,
-    guard_options: object = None,
 ) -> Taken:
     """Move the staged files to the target branch, as one OVERWRITE snapshot.
 
@@ -189,7 +188,8 @@ def take_over(
     Raises:
         ConflictError: the branch was written or altered meanwhile, or another try of the operation took the staging
             branch away; nothing was published.
-        UnsafeOperationError: with row tracking, staged files store ids or versions that other rows or commits have.
+        UnsafeOperationError: with row tracking, staged files store ids or versions that other rows or commits have. Or
+            a running job may have a bucket open whose files are replaced.
     """
     onto, head, schema = staging.onto, staging.head, staging.schema
     removed, added, index = _merged(staging)
@@ -204,7 +204,7 @@ def take_over(
         properties=properties(removed, fresh),
         next_row_id=next_row_id,
         operation=Operation.OVERWRITE,
-        conditions=(unmoved,),
+        conditions=(unmoved, BucketsAreClosed(replaced=removed)),
     )
 
     # statements that only delete rows by deletion vectors change no file
@@ -218,7 +218,7 @@ def take_over(
         unmoved.check(at)  # rows that came meanwhile might have been changed as well
         return None
 
-    receipt = commit_at(onto, make, CommitOptions(identity=identity, guard_options=guard_options, written_with=schema))
+    receipt = commit_at(onto, make, CommitOptions(identity=identity, written_with=schema))
     return Taken(receipt=receipt, removed=removed, added=fresh)
 
 

@@ -24,12 +24,12 @@ def choose_manifests(
     """
     chosen = {m.file_name for m in rows if m.num_deleted_files or is_small(m, target_bytes)}
     if partition_types:
-        chosen |= _overlapping([m for m in rows if m.file_name not in chosen], partition_types[0], partition_types)
+        chosen |= _overlapping([m for m in rows if m.file_name not in chosen], partition_types)
     rewritten = [m for m in rows if m.file_name in chosen]
     return rewritten if len(rewritten) != 1 or rewritten[0].num_deleted_files else []
 
 
-def _overlapping(rows: Iterable[ManifestFile], first: DataType, types: Sequence[DataType]) -> set[str]:
+def _overlapping(rows: Iterable[ManifestFile], types: Sequence[DataType]) -> set[str]:
     """Return those that share more than one value of the first column with another: a read of it reads both."""
     spans = [(*span, m.file_name) for m in rows if (span := _span(m, types)) is not None]
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""The ages and times that requests give, and those of results."""
+"""The ages and times that requests give."""
 
 from __future__ import annotations
 

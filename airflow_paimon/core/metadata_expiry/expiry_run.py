@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
-from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedStorageError
+from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedStorageError, first_few
 from airflow_paimon.core.format.timestamp import utc_text
 from airflow_paimon.core.metadata_expiry.ages import grace_millis
 from airflow_paimon.core.metadata_expiry.representative_snapshots import representative_snapshots
@@ -160,10 +160,9 @@ class _Expiry:
     def add_done(self, error: PaimonError) -> None:
         """Say in an error what had expired before it."""
         if self.moved:
-            some = ", ".join(r.label for r in self.moved[:3])
-            some += f" and {len(self.moved) - 3} more" if len(self.moved) > 3 else ""
-            error.message += f". Before that, {some} had expired: they are in the trash, and the next run continues"
-            error.args = (error.message,)
+            some = first_few([r.label for r in self.moved], 3)
+            before = f"Before that, {some} had expired: they are in the trash, and the next run continues"
+            error.set_message(f"{error.message}. {before}")
             error.details["done"] = {"expired": [r.path for r in self.moved[:_LISTED]], "roots": len(self.moved)}
 
     def _find_unreferenced(self, expiring: Sequence[Root], roots: Roots) -> UnreferencedFiles:
@@ -207,9 +206,8 @@ class _Expiry:
         warnings = [*selection.report.get("warnings", ()), *unfinished_warnings(roots)]
         if files_to_delete.unreadable:
             warnings.append(
-                f"{files_to_delete.unreadable[0]} and {len(files_to_delete.unreadable) - 1} more could not be read any "
-                f"more: an earlier run was interrupted, or another engine expired them. remove_orphan_files finds what "
-                f"they left, if anything"
+                f"{first_few(files_to_delete.unreadable, 1)} could not be read any more: an earlier run was "
+                f"interrupted, or another engine expired them. remove_orphan_files finds what they left, if anything"
             )
         if files_to_delete.external:
             warnings.append(

@@ -1,4 +1,4 @@
-"""remove_orphan_files: deletes files that no snapshot, tag, changelog or trash entry of any branch names.
+"""remove_orphan_files: deletes files that no snapshot, tag, changelog, trash entry or hold of any branch names.
 
 First the files are listed, then the roots are gathered, and before each batch of deletions they are gathered again:
 a file that is committed in between was listed before its root, so its root is seen. What is not committed yet is told

@@ -51,7 +51,8 @@ def plan_alter_table(altered: Altered, changes: Sequence[SchemaChange], now_ms: 
         new = apply_changes(current, changes, has_data=has_data, now_ms=now_ms)
     except InvalidInputError as error:
         if not any(has_made(pair, changes, has_data) for pair in pairwise(altered.schemas[-2:])):
-            raise InvalidInputError(f"{altered.table}: {error.message}") from None
+            error.set_message(f"{altered.table}: {error.message}")
+            raise
         new = current
     put = [] if _same(new, current) else [new]
     reason = f"{len(changes)} changes, one version"

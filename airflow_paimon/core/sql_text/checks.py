@@ -65,8 +65,8 @@ def naming_statement(at: int, statements: Sequence[object]) -> Iterator[None]:
         if len(statements) == 1:
             raise
         message = error.message.removeprefix("sql (--sql): ")
-        text = f"sql (--sql), statement {at} of {len(statements)}: {message}"
-        raise InvalidInputError(text, details=error.details) from error
+        error.set_message(f"sql (--sql), statement {at} of {len(statements)}: {message}")
+        raise
 
 
 def divided(sql: str) -> list[str]:
@@ -161,6 +161,7 @@ def viewed_columns(texts: Sequence[str], open_named: Callable[[str], Table]) -> 
             view, snapshot = resolve_version(open_named(table).require(), version)
             schema = view.schema(snapshot.schema_id if version is not None and snapshot is not None else None)
         except NotFoundError as error:
-            raise NotFoundError(f"view (--view) {name}={text}: {error.message}") from None
+            error.set_message(f"view (--view) {name}={text}: {error.message}")
+            raise
         found[name] = schema.field_names
     return found

@@ -108,9 +108,9 @@ def requested_duration(text: str, name: str) -> timedelta:
     return parse_duration(text, name)
 
 
-def parse_retention(text: str, name: str = "retention") -> timedelta | None:
+def parse_retention(text: str) -> timedelta | None:
     """Parse a duration, or ``forever``: None."""
-    return None if text.strip().lower() == "forever" else parse_duration(text, name)
+    return None if text.strip().lower() == "forever" else parse_duration(text, "retention")
 
 
 def requested_retention(text: str, name: str) -> timedelta | None:

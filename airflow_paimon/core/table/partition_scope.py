@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, naming_table
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
@@ -107,10 +107,8 @@ def choose_partitions(schema: TableSchema, specs: Sequence[PartitionSpec], label
     keys, types = schema.partition_keys, schema.partition_types
     named: dict[str, Spec] = {}
     for given in specs:
-        try:
+        with naming_table(label):
             spec = {keys.index(k): v for k, v in parse_partition_spec(given, keys, types).items()}
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{label}: {error.message}") from None
         named[format_partition(list(spec.values()), [keys[i] for i in spec], [types[i] for i in spec])] = spec
     texts = tuple(sorted(named))
     return PartitionScope(texts, tuple(named[text] for text in texts), types)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import load_json_object
 from airflow_paimon.core.plan import Delete, Replace
@@ -46,10 +46,8 @@ def partition_to_mark(schema: TableSchema, text: str, table: str) -> PartitionTo
     if not schema.partition_keys:
         raise InvalidInputError(f"{table} is not partitioned, so it has no partitions to mark")
     types = schema.partition_types
-    try:
+    with naming_table(table):
         spec = parse_partition_spec(text, schema.partition_keys, types)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{table}: {error.message}") from None
     keys = schema.partition_keys[: len(spec)]
     if tuple(spec) != tuple(keys):
         raise InvalidInputError(

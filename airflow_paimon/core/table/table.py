@@ -440,7 +440,7 @@ def register(table: Table, schema: TableSchema) -> None:
     try:
         table.catalog.register(database, short, schema)
     except PaimonError as error:
-        error.message = (
+        error.set_message(
             f"{table.name}: its files exist, but {table.catalog.label} does not know it yet: {error.message}. Run it "
             "again with if_exists='skip'"
         )

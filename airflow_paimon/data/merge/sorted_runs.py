@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.masking import masked_value
@@ -238,10 +238,8 @@ class RowSorter:
     def _combined(self, key: BucketKey, parts: list[Part]) -> list[pa.RecordBatch]:
         first = self._numbers.get(key, 0)
         self._numbers[key] = first + sum(b.num_rows if i is None else len(i) for b, i in parts)
-        try:
+        with naming_table(self._label):
             (run,) = runs_to_write(parts, self._schema, first)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{self._label}: {error.message}") from None
         batches: list[pa.RecordBatch] = run.to_batches(max_chunksize=RUN_ROWS)
         return [b for b in batches if b.num_rows]
 

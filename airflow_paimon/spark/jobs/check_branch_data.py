@@ -106,7 +106,8 @@ class _Checks:
         except PaimonError as error:
             if rule.name in error.message:
                 raise
-            raise type(error)(f"Rule {rule.name!r}: {error.message}", details=error.details) from None
+            error.set_message(f"Rule {rule.name!r}: {error.message}")
+            raise
 
     def _result(self, rule: Rule) -> RuleResult:
         if isinstance(rule, RowLimits):

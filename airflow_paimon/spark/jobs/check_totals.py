@@ -71,7 +71,8 @@ def _weeks_before(
     try:
         at = date_column(keys, partitions, rule.date)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{label}: rule {rule.name!r}: {error.message}") from None
+        error.set_message(f"{label}: rule {rule.name!r}: {error.message}")
+        raise
     if at is None:
         raise InvalidInputError(
             f"{label}: rule {rule.name!r} compares with the week before, and no partition column has dates, as "

@@ -192,7 +192,7 @@ def finish(
         receipt = commit_buckets(
             base.table,
             messages,
-            CommitOptions(identity=identity, properties=about, written_with=base.write.schema, writers_stopped=True),
+            CommitOptions(identity=identity, properties=about, written_with=base.write.schema),
             assigned=None if stay else (base.write.planned_on,),
             vectors=base.live.index_entries,
         )

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import chain_part
-from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
@@ -59,7 +58,8 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
     try:
         statement = parse_statement(spark, sql)
     except InvalidInputError as error:
-        raise InvalidInputError(f"sql (--sql): {error.message}") from None
+        error.set_message(f"sql (--sql): {error.message}")
+        raise
     if statement is None:
         return None
     target = statement.target
@@ -139,7 +139,7 @@ def _change(
     def described(outcome: StatementOutcome) -> Mapping[str, str]:
         return properties(request, made, _details(statement, base, outcome))
 
-    options = CommitOptions(identity=identity, guard_options=ChainOptions(), writers_stopped=True)
+    options = CommitOptions(identity=identity)
     receipt, outcome = commit_statement(spark, statement, base.table, tables, options, described, limits)
     if receipt.replayed and receipt.snapshot is not None:
         return result_of(context, request, receipt.snapshot)

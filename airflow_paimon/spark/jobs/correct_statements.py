@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.idempotency import REFUSALS
@@ -151,7 +150,6 @@ class _Together:
             identity=identity,
             properties=described,
             rewrite=rewrite,
-            guard_options=ChainOptions(),
         )
 
     def _commits(self) -> list[Snapshot]:

@@ -84,7 +84,8 @@ def _check_statement(spark: SparkSession, request: ReplayBranch, text: str, sour
     try:
         statement = parse_statement(spark, text)
     except InvalidInputError as error:
-        raise InvalidInputError(f"sql (--sql): {error.message}") from None
+        error.set_message(f"sql (--sql): {error.message}")
+        raise
     if statement is None:
         raise InvalidInputError(f"{request.table}: sql (--sql) takes {TAKEN}, not {text[:80]!r}")
 

@@ -124,7 +124,8 @@ def _create_with_rows(request: SqlRequest, plan: Any, described: NewTable, known
         if known is not None:
             raise
         left = f"{new.name} was created and has no rows of this statement: continue with INSERT INTO {new.name}"
-        raise type(error)(f"{error.message}. {left}", details=error.details) from error
+        error.set_message(f"{error.message}. {left}")
+        raise
 
 
 def _replace(request: SqlRequest, plan: Any) -> dict[str, Any]:
@@ -327,7 +328,8 @@ def _typed(name: str, kind: Any, nullable: bool) -> DataType:
     try:
         return with_nullable(paimon_type(kind), nullable)
     except UnsupportedFeatureError as error:
-        raise UnsupportedFeatureError(f"Column {name!r}: {error.message}") from None
+        error.set_message(f"Column {name!r}: {error.message}")
+        raise
 
 
 def _drop(request: SqlRequest, plan: Any) -> dict[str, Any]:

@@ -328,7 +328,8 @@ class NamedTables:
         try:
             frame = self._frame(text, travel)
         except PaimonError as error:
-            raise type(error)(f"{error.message}{at.where}", details=error.details) from None
+            error.set_message(f"{error.message}{at.where}")
+            raise
         if frame is None:
             return self._left(plan, parts)
         if relation.isStreaming() or {*relation.options().keySet()} - {WRITE_PRIVILEGES}:

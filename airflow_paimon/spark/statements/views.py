@@ -43,12 +43,12 @@ def registered(spark: SparkSession, views: Mapping[str, DataFrame], *, marked: b
     """
     with ExitStack() as made:  # each goes, also when another one can't be dropped
         for name, frame in views.items():
-            _register(spark, name, bound(frame) if marked else frame)
+            _register(name, bound(frame) if marked else frame)
             made.callback(spark.catalog.dropTempView, name)
         yield
 
 
-def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
+def _register(name: str, frame: DataFrame) -> None:
     from pyspark.errors import AnalysisException
 
     try:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.draft import CommitIdentity
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.requests import CorrectBranch
@@ -25,6 +25,7 @@ from airflow_paimon.spark.jobs import correct_statements
 from airflow_paimon.spark.jobs.correct_statements import correct_by_statements
 from airflow_paimon.spark.statements.parse import parse_plan
 from airflow_paimon.spark.statements.statement_plan import Fragment, Statement, Target
+from tests.data.test_open_buckets import pretend
 from tests.spark.jobs.operations import correct, in_tasks, run
 from tests.stores import Crash
 
@@ -142,6 +143,26 @@ def _opened(warehouse: Path) -> tuple[Any, str]:
 
     table = open_table(str(warehouse), "d.t")
     return table.store, table.name
+
+
+@pytest.mark.parametrize(
+    ("sql", "more"),
+    [
+        (TWO.partition(";")[0], {}),
+        (TWO, {}),
+        ("SELECT k, 'x' AS v, n, dt FROM branch WHERE k = 1 AND dt = 'a'", {"partitions": ["dt=a"]}),
+    ],
+)
+def test_files_that_a_job_on_the_branch_has_open_are_not_replaced(
+    spark: SparkSession, tmp_path: Path, sql: str, more: dict[str, Any]
+) -> None:
+    fix = make(tmp_path, "vectors").branch("fix")
+    write_arrow(fix, pa.table({"k": [1], "v": ["late"], "n": [1], "dt": ["a"]}))
+    pretend(fix)
+    before = rows_of(fix)
+    with pytest.raises(UnsafeOperationError, match=r"fix: a running job may have dt=a/bucket-0.* open") as refused:
+        correct(spark, tmp_path, sql, **more)
+    assert refused.value.code == "open-writer" and rows_of(fix) == before
 
 
 @pytest.mark.parametrize(
