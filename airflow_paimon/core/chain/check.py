@@ -292,7 +292,7 @@ def _places(layout: ChainLayout, group: GroupReport) -> Iterator[Finding]:
             )
     if group.gaps is None or group.gaps:
         gaps = f"{len(group.gaps)} gaps" if group.gaps is not None else "possibly gaps"
-        days = _listed(layout, group.gaps) if group.gaps is not None else "there are too many steps to look for them"
+        days = _listed(layout, group.gaps) if group.gaps is not None else "there are too many steps to search"
         yield Finding(
             kind="gaps",
             subject=label,

@@ -212,7 +212,7 @@ def refuse_open(
         return
     way_out = (
         "Wait until the job has committed three times without rows of them; or stop it, and use writers_stopped "
-        "(--writers-stopped), or, where there is none, wait ten of its commit intervals, at least ten minutes"
+        "(--writers-stopped), or wait ten of its commit intervals, at least ten minutes"
         if stopped_at is None
         else f"It is not stopped: it has committed since this operation began with snapshot {stopped_at.id}. Stop it, "
         f"and run this again, as a new operation"
