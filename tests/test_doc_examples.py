@@ -116,7 +116,8 @@ def test_the_page_names_the_fields_of_the_form() -> None:
     page = (REPO_ROOT / "docs" / "howto" / "correct-data.md").read_text()
     section = page.partition("## The form\n")[2].partition("\n## ")[0]
     found = re.findall(r"^\| \*([^*]+)\* \| `(\w+)` \|", section, re.MULTILINE)
-    form = {name: load_dag("data_correction").params.get_param(name) for name in load_dag("data_correction").params}
+    params = load_dag("data_correction").params
+    form = {name: params.get_param(name) for name in params}
     assert len(found) > 8 and [(form[name].schema["title"], name) for _, name in found] == found
     assert [name for name in form if f"`{name}`" not in section] == []
 
