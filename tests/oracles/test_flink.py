@@ -154,6 +154,14 @@ def rows_of(table: Table) -> list[Row]:
     return sorted((tuple(row.values()) for row in read_arrow(table).to_pylist()), key=repr)
 
 
+def assert_shown(world: World, wanted: Mapping[str, list[Row]]) -> None:
+    """Flink and we read these rows of each table."""
+    for kind, table in world.tables.items():
+        assert rows_of(table) == sorted(wanted[kind], key=repr), kind
+    query = " UNION ALL ".join(f"SELECT '{kind}', * FROM {table.name}" for kind, table in world.tables.items())
+    assert world.flink.query(query) == sorted(((kind, *row) for kind in wanted for row in wanted[kind]), key=repr)
+
+
 def correct(table: Table) -> None:
     create_branch(table, "fix", snapshot=table.latest_snapshot_id(), if_exists="replace")
     rows = [dict(zip(("dt", "id", "v", "w"), row, strict=True)) for row in right(table.name.partition(".")[2])]
@@ -181,10 +189,7 @@ def test_a_partition_is_corrected_once_the_job_has_left_it_alone_for_three_check
     with pytest.raises(UnsafeOperationError, match="open"):
         rollback_to(world.tables["pk_vectors"], snapshot=1)
     world.end()
-    for kind, table in world.tables.items():
-        rows = expected(kind, *[("d1", n, n, n) for n in range(4)], *LATER)
-        assert rows_of(table) == rows, kind
-        assert flink.query(f"SELECT * FROM {table.name}") == rows, kind
+    assert_shown(world, {kind: expected(kind, *[("d1", n, n, n) for n in range(4)], *LATER) for kind in KINDS})
 
 
 def test_a_bucket_that_a_job_writes_at_each_checkpoint_is_corrected_by_key(flink: Flink) -> None:
@@ -217,12 +222,10 @@ def test_a_bucket_that_a_job_writes_at_each_checkpoint_is_corrected_by_key(flink
     with pytest.raises(ConflictError, match=r"1 keys, \(dt=d0, id=10\)"):
         rollback_to(world.tables["pk_alone"], tag=undo_tags(world.tables["pk_alone"])[0], keep_later=True)
     world.end()
-    for kind, table in world.tables.items():
-        wanted = WRONG
-        for row in rows:
-            wanted = merged(kind, wanted, row)
-        assert rows_of(table) == sorted(wanted, key=repr), kind
-        assert flink.query(f"SELECT * FROM {table.name}") == sorted(wanted, key=repr), kind
+    wanted = dict.fromkeys(world.tables, WRONG)
+    for kind, row in product(wanted, rows):
+        wanted[kind] = merged(kind, wanted[kind], row)
+    assert_shown(world, wanted)
 
 
 def undo_tags(table: Table) -> list[str]:
