@@ -575,28 +575,30 @@ def test_a_job_that_compacts_for_others_has_their_buckets_open(flink: Flink) -> 
 
 def test_a_job_replays_the_changes_of_a_correction_from_its_branch(flink: Flink, spark: SparkSession) -> None:
     """With the option the branch has a changelog of the statement; else its readers get nothing."""
-    for name, option in (("told", ", 'airflow-paimon.branch-changelog'='true'"), ("untold", "")):
-        world = start(flink, f"replay_{name}", {"k": f"'changelog-producer'='lookup'{option}"})
-        world.commit(("d0", 1, 100, 1), ("d0", 2, 200, 2), ("d0", 3, 300, 3))
-        world.end()
-        table, warehouse = world.tables["k"], str(flink.warehouse)
-        folder = flink.warehouse / f"{world.database}.db" / "k"
+    lookup, warehouse = "'changelog-producer'='lookup'", str(flink.warehouse)
+    kinds = {"told": f"{lookup}, 'airflow-paimon.branch-changelog'='true'", "untold": lookup}
+    world = start(flink, "replay", kinds)
+    world.commit(("d0", 1, 100, 1), ("d0", 2, 200, 2), ("d0", 3, 300, 3))
+    world.end()
+    for name, table in world.tables.items():
+        branch, copies = f"`{name}$branch_fix`", f"copies_{name}"
+        folder = flink.warehouse / "replay.db" / name
         create_branch(table, "fix", snapshot=table.latest_snapshot_id())
-        sql(spark, warehouse, f"UPDATE {world.database}.`k$branch_fix` SET v = v / 100 WHERE id < 3")
-        sql(spark, warehouse, f"DELETE FROM {world.database}.`k$branch_fix` WHERE id = 3")
+        sql(spark, warehouse, f"UPDATE replay.{branch} SET v = v / 100 WHERE id < 3")
+        sql(spark, warehouse, f"DELETE FROM replay.{branch} WHERE id = 3")
         made = table.branch("fix").snapshots()[1:]
         assert [bool(one.changelog_manifest_list) for one in made] == [name == "told"] * 2
-        flink.sql("CREATE TABLE copies (id BIGINT, v BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
-        flink.batch("INSERT INTO copies SELECT id, v FROM k")
+        flink.sql(f"CREATE TABLE {copies} (id BIGINT, v BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+        flink.batch(f"INSERT INTO {copies} SELECT id, v FROM {name}")
         hint = f"'scan.snapshot-id'='{made[0].id}', 'continuous.discovery-interval'='100ms'"
-        job = flink.insert(f"INSERT INTO copies SELECT id, v FROM `k$branch_fix` /*+ OPTIONS({hint}) */")
+        job = flink.insert(f"INSERT INTO {copies} SELECT id, v FROM {branch} /*+ OPTIONS({hint}) */")
         old = [(1, 100), (2, 200), (3, 300)]
         if name == "untold":
             flink.checkpoint(job)
-        flink.reaches(job, "SELECT * FROM copies", [(1, 1), (2, 2)] if name == "told" else old)
+        flink.reaches(job, f"SELECT * FROM {copies}", [(1, 1), (2, 2)] if name == "told" else old)
         flink.cancel(job)
         merge_branch(table, "fix", writers_stopped=True)
-        assert flink.query("SELECT id, v FROM k") == [(1, 1), (2, 2)]
+        assert flink.query(f"SELECT id, v FROM {name}") == [(1, 1), (2, 2)]
         delete_branch(table, "fix")
         for path in folder.rglob("*"):
             os.utime(path, (0, 0))
