@@ -10,7 +10,7 @@ from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, Unsu
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index, same_hashes
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import CommitKind, SnapshotRef
+from airflow_paimon.core.format.snapshot import SnapshotRef
 from airflow_paimon.core.publish.bucket_checks import (
     check_bucket_counts,
     check_deletion_vectors,
@@ -25,6 +25,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     highest_sequence,
     listed,
+    neutral_kinds,
 )
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_column_conflicts, check_ids, check_ranges
 from airflow_paimon.core.publish.compare import Comparison, published_difference
@@ -187,7 +188,7 @@ def _keys_stay(compared: Comparison) -> bool:
         not compared.sides.ours_changed
         and commits is not None
         and all(
-            s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) or KEYS_STAY.items() <= s.properties.items()
+            s.commit_kind in neutral_kinds(compared.schema) or KEYS_STAY.items() <= s.properties.items()
             for s in commits
         )
     )
@@ -235,8 +236,9 @@ def check_approved(planner: PublishPlanner, compared: Comparison, planned: Publi
     taken = {c.bucket for c in planned.changes}
     since = snapshots_between(main, approved.id, head.id) if known else None
     if since is not None:
-        moved = changed_buckets(main, since, taken)
-        if not any(s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) for s in since):
+        neutral = neutral_kinds(compared.schema)
+        moved = changed_buckets(main, since, taken, neutral)
+        if not any(s.commit_kind in neutral for s in since):
             moved = taken & difference(main, main.snapshot(approved.id), head).buckets
         if not moved:
             return

@@ -25,7 +25,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.publish.branch_tags import put_each, tags_for_main, tags_property
-from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, Sides
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, Sides, neutral_kinds
 from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.planners import FastForwardPlanner, used_schemas
@@ -246,7 +246,8 @@ def _changed_since_kept(
     if after is None or replaced is None or replaced.kept_old_as != name:
         return None
     since = buckets & difference(main, after, head).buckets
-    return changed_buckets(main, snapshots_between(main, after.id, head.id), since) if since else since
+    neutral = neutral_kinds(main.schema())
+    return changed_buckets(main, snapshots_between(main, after.id, head.id), since, neutral) if since else since
 
 
 def follow_replacement(context: Context, main: Table, committed: Snapshot) -> list[str]:

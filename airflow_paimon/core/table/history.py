@@ -228,7 +228,7 @@ def changed_buckets(
     table: Table,
     between: Iterable[Snapshot] | None,
     candidates: set[BucketKey],
-    neutral: Collection[CommitKind] = (CommitKind.COMPACT, CommitKind.ANALYZE),
+    neutral: Collection[CommitKind],
 ) -> set[BucketKey]:
     """Return the candidate buckets that were changed by commits of other kinds than ``neutral``.
 
