@@ -172,11 +172,12 @@ def test_who_is_refused_is_told_what_was_asked(server: RestServer) -> None:
     assert TOKEN not in repr(open_catalog(server.warehouse, server.options))
 
 
-def test_a_missing_table_and_a_server_that_is_gone(server: RestServer) -> None:
+def test_a_missing_table_and_a_server_that_is_gone(server: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFoundError, match=r"There is no table d\.none at catalog http"):
         opened(server, "d.none").require()
     with pytest.raises(NotFoundError, match="has no database 'nowhere'"):
         opened(server, "nowhere.t").require()
+    monkeypatch.setattr("airflow_paimon.core.catalogs.rest_client._FIRST_WAIT_S", 0.01)
     with pytest.raises(StorageError, match="GET config failed"):
         opened(server, "d.first", uri="http://127.0.0.1:9")
 
@@ -257,10 +258,13 @@ def test_a_commit_lands_once_whatever_becomes_of_its_answer(
     assert rows_of(opened(server, name)) == [[1, "a"], [2, "b"]]
 
 
-def test_a_commit_that_never_gets_an_answer_is_unknown(server: RestServer, proxy: RestProxy) -> None:
+def test_a_commit_that_never_gets_an_answer_is_unknown(
+    server: RestServer, proxy: RestProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(server, "d.unknown")
     table = open_table("lake", "d.unknown", storage_options=proxy.options(server))
     proxy.plan += ["503"] * 4
+    monkeypatch.setattr("airflow_paimon.core.catalogs.rest_store._COMMIT_WAIT_S", 0.01)
     with pytest.raises(OutcomeUnknownError, match="it is missing when it is read back"):
         append(table, (1, "a"))
     assert opened(server, "d.unknown").snapshot_ids() == []
