@@ -55,7 +55,7 @@ def sequence_items(sequence: Any) -> list[Any]:
 
 
 def scala_sequence(items: Iterable[Any]) -> Any:
-    return _jvm().org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+    return _class("api.python.PythonUtils").toSeq(list(items))
 
 
 def option_of(option: Any) -> Any:
@@ -136,63 +136,61 @@ def physical(frame: DataFrame) -> Any:
 
 def planned_frame(spark: SparkSession, plan: Any) -> DataFrame:
     """Return the DataFrame of a parsed or resolved plan."""
-    sql = _jvm().org.apache.spark.sql
     if spark.version.startswith("3."):
         from pyspark.sql import DataFrame
 
-        return DataFrame(sql.Dataset.ofRows(_session(spark), plan), spark)
+        return DataFrame(_class("sql.Dataset").ofRows(_session(spark), plan), spark)
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-    return ClassicFrame(sql.classic.Dataset.ofRows(_session(spark), plan), spark)
+    return ClassicFrame(_class("sql.classic.Dataset").ofRows(_session(spark), plan), spark)
 
 
 def column_of_node(spark: SparkSession, expression: Any) -> Column:
     """Return the column of a parsed or resolved expression."""
-    sql = _jvm().org.apache.spark.sql
     if spark.version.startswith("3."):
         from pyspark.sql import Column
 
-        return Column(sql.Column(expression))
+        return Column(_class("sql.Column")(expression))
     from pyspark.sql.classic.column import Column as ClassicColumn
 
-    found: Column = ClassicColumn(sql.classic.ExpressionUtils.column(expression))
+    found: Column = ClassicColumn(_class("sql.classic.ExpressionUtils").column(expression))
     return found
 
 
 def alias_of_parts(parts: Sequence[str]) -> Any:
     """Return the alias that a name of several parts gives."""
-    return _catalyst().AliasIdentifier(parts[-1], scala_sequence(parts[:-1]))
+    return _catalyst("AliasIdentifier")(parts[-1], scala_sequence(parts[:-1]))
 
 
 def under_alias(plan: Any, alias: Any) -> Any:
     """Return a plan with an alias, such as another one's ``identifier()``, by which its columns can be qualified."""
-    return _catalyst().plans.logical.SubqueryAlias(alias, plan)
+    return _catalyst("plans.logical.SubqueryAlias")(alias, plan)
 
 
 def hiding(plan: Any, names: Sequence[str]) -> Any:
     """Return a resolved plan of which ``*`` leaves out some columns; they are found by their names."""
     output = sequence_items(plan.output())
-    make = _jvm().org.apache.spark.sql.types.MetadataBuilder
+    make = _class("sql.types.MetadataBuilder")
     hidden = [
         a.withMetadata(make().withMetadata(a.metadata()).putString(_HIDDEN, a.name()).build())
         for a in output
         if a.name() in names
     ]
     shown = scala_sequence(a for a in output if a.name() not in names)
-    project = _catalyst().plans.logical.Project(shown, plan)
-    companion = getattr(getattr(_jvm(), "org.apache.spark.sql.catalyst.plans.logical.Project$"), "MODULE$")
+    project = _catalyst("plans.logical.Project")(shown, plan)
+    companion = getattr(_catalyst("plans.logical.Project$"), "MODULE$")
     project.setTagValue(companion.hiddenOutputTag(), scala_sequence(hidden))
     return project
 
 
 def holds_query(node: Any) -> bool:
     """Whether a subquery is somewhere in a plan or an expression."""
-    return bool(node.containsPattern(_catalyst().trees.TreePattern.PLAN_EXPRESSION()))
+    return bool(node.containsPattern(_catalyst("trees.TreePattern").PLAN_EXPRESSION()))
 
 
 def asks_for_the_time(frame: DataFrame) -> bool:
     """Whether a query has ``current_date()`` or the like, which is another one when it is run again."""
-    return bool(analyzed(frame).containsPattern(_catalyst().trees.TreePattern.CURRENT_LIKE()))
+    return bool(analyzed(frame).containsPattern(_catalyst("trees.TreePattern").CURRENT_LIKE()))
 
 
 def stored_plan(spark: SparkSession, table: str, expected: DataFrame, rows: DataFrame, *, by_name: bool) -> Any:
@@ -201,7 +199,7 @@ def stored_plan(spark: SparkSession, table: str, expected: DataFrame, rows: Data
     Raises:
         AnalysisException: a value that such a column can't get.
     """
-    resolver = _catalyst().analysis.TableOutputResolver
+    resolver = _catalyst("analysis.TableOutputResolver")
     conf = _session(spark).sessionState().conf()
     no_defaults = getattr(resolver, "resolveOutputColumns$default$6")()  # false, and since Spark 4.2 another type
     output = analyzed(expected).output()
@@ -213,7 +211,7 @@ def values_over(base: DataFrame, plan: Any) -> list[Any]:
 
     Spark's optimizer does that too, but leaves projections of ``uuid()`` and ``rand()`` apart.
     """
-    collapse = _catalyst().optimizer.CollapseProject
+    collapse = _catalyst("optimizer.CollapseProject")
     found = plan.projectList()
     for _ in range(_projections(plan) - _projections(analyzed(base)) - 1):
         plan = plan.child()
@@ -238,8 +236,7 @@ def is_temporary_view(spark: SparkSession, name: str) -> bool:
 
 def builtin_classes(names: Iterable[str]) -> set[str]:
     """Return the classes of Spark's own functions of these names, as far as it has them."""
-    analysis, name_of = _catalyst().analysis, _catalyst().FunctionIdentifier
-    registry = analysis.FunctionRegistry.builtin()
+    registry, name_of = _catalyst("analysis.FunctionRegistry").builtin(), _catalyst("FunctionIdentifier")
     found = [registry.lookupFunction(name_of(name)) for name in names]
     return {str(info.get().getClassName()) for info in found if info.isDefined()}
 
@@ -324,8 +321,13 @@ def _jvm() -> Any:
     return SparkContext._jvm
 
 
-def _catalyst() -> Any:
-    return _jvm().org.apache.spark.sql.catalyst
+def _class(name: str) -> Any:
+    """Return a class of Spark by its whole name: a request to the JVM, where each part of it would be one."""
+    return getattr(_jvm(), f"org.apache.spark.{name}")
+
+
+def _catalyst(name: str) -> Any:
+    return _class(f"sql.catalyst.{name}")
 
 
 def _session(spark: SparkSession) -> Any:

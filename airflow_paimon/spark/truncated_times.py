@@ -93,9 +93,11 @@ def inexact_column(condition: Any, plan: Any) -> str | None:
     """Return a cut-off column that a resolved condition on rows of a plan compares, where whole values could give
     another answer. They can't with ``>=`` and ``<`` and a value that is whole.
     """
+    times = [a for a in references(condition) if _holds_times(a)]
+    if not times:
+        return None
     columns = _TruncatedColumns()
     columns.read(plan)
-    times = [a for a in references(condition) if _holds_times(a)]
     cut_off = {id_of(a): str(a.name()) for a in times if id_of(a) in columns.ids}
     if not cut_off:
         return None

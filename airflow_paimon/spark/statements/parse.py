@@ -210,7 +210,8 @@ def _target(plan: Any) -> Target:
         alias, relation = str(plan.identifier().name()), plan.child()
     if kind_of(relation) != "UnresolvedRelation":
         raise UnsupportedFeatureError("The target of a statement must be the name of a table")
-    if {*relation.options().keySet()} - {WRITE_PRIVILEGES}:
+    options = relation.options()
+    if options.size() > int(options.containsKey(WRITE_PRIVILEGES)):
         raise InvalidInputError(
             "WITH (...) after the target has no meaning here: name a branch as db.`t$branch_b`, and set options of a "
             "table with ALTER TABLE"

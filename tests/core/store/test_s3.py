@@ -28,6 +28,8 @@ from tests.stores import delete_tree
 
 
 class TestS3Store(SharedStoreContract):
+    keys = 10
+
     @pytest.fixture
     def store(self, s3_endpoint: str) -> Store:
         return open_store(f"s3a://{make_bucket(s3_endpoint)}/ware house%3A", storage_options(s3_endpoint))
@@ -195,8 +197,11 @@ def test_an_answer_lost_while_probing_is_no_fault(proxy: Proxy, s3_endpoint: str
 
 @pytest.mark.parametrize("refused", ["", "/_airflow_paimon/"])
 @pytest.mark.every(2, first=1)
-def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, refused: str) -> None:
+def test_storage_is_probed_once(
+    proxy: Proxy, s3_endpoint: str, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next process finds the answer at the root of the bucket, or below its own root where that one is closed."""
+    monkeypatch.setattr(put_probe, "_ROUNDS", 1)
     bucket = make_bucket(s3_endpoint, is_known=False)
     if refused:
         proxy.concerns, proxy.always = (lambda request: request.path.startswith(f"/{bucket}{refused}")), "403"

@@ -52,7 +52,7 @@ def is_change(request: Request) -> bool:
 @pytest.mark.parametrize(
     ("fault", "at"), [("apply-reset", 3), ("apply-reset", 10), ("500", 10), ("down", 4), ("down", 12)]
 )
-@pytest.mark.every(3)
+@pytest.mark.every(5, first=3)
 def test_a_fault_at_a_change(table: Table, store: Store, proxy: Proxy, fault: str, at: int) -> None:
     before = states(copied(table.store))
     proxy.concerns = is_change
