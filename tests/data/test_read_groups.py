@@ -397,6 +397,7 @@ def test_tasks_of_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(k for batch in rows for k in batch.column(1).to_pylist()) == [*range(200)]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_data_source(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = chance(f"data source {kind}")

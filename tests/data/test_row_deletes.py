@@ -167,6 +167,7 @@ def test_where_it_is_done(tmp_path: Path) -> None:
         assert not deletes_by_vectors(other.schema())
 
 
+@pytest.mark.landing
 @pytest.mark.oracle
 @pytest.mark.parametrize("bitmap64", ["false", "true"])
 def test_java_reads_and_compacts_what_is_left(java_oracle: JavaOracle, tmp_path: Path, bitmap64: str) -> None:

@@ -37,7 +37,7 @@ def rows(frame: DataFrame) -> list[Row]:
     return sorted((tuple(r) for r in frame.collect()), key=repr)
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(8, first=4)
 @pytest.mark.parametrize("example", [EXAMPLES[n] for n in SHOWN], ids=SHOWN)
 def test_example(spark: SparkSession, tmp_path: Path, example: Example) -> None:
     register(spark)

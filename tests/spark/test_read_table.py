@@ -491,6 +491,7 @@ def test_a_column_named_as_the_numbers_of_files_were(spark: SparkSession, tmp_pa
         assert sorted(map(tuple, found_rows), key=repr) == [(0, 7), (0, None), (2, 7), (2, None)]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["_row_id", "_Sequence_Number"])
 def test_a_column_named_as_one_of_row_tracking_in_other_case(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Spark's reader does not tell it from the one of row tracking, which the second half of the files stores."""

@@ -34,6 +34,7 @@ def without_database(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(DATABASE_SETTING)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("order", [("", "snapshot", "delta"), ("delta", "snapshot", "")])
 def test_a_chain_table_is_set_up_in_the_order_of_paimons_documents(
     spark: SparkSession, tmp_path: Path, order: tuple[str, ...]

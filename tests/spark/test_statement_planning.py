@@ -107,6 +107,7 @@ def test_a_merge_of_known_partitions(
     assert after == before | {(3, "2025-01-02"): "new", (77, "2025-01-09"): "more"}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("day", ["0001-01-01", "1500-02-28"])
 def test_a_merge_by_days_of_long_ago(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day: str

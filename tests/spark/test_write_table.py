@@ -63,7 +63,7 @@ _BUCKETS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("kind", _BUCKETS)
 def test_columns_whose_names_have_dots_and_backticks(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Also where a session takes names in backticks for regular expressions: as one, ``a.b`` matches ``axb``."""

@@ -99,6 +99,7 @@ def table_with_history(folder: Path, *, old: bool, replaced: bool) -> Table:
     return table
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("operation", ["merge_branch", "rollback_to"])
 @pytest.mark.parametrize("rival", [whole_expiry, cut_expiry, tag_deletion])
 def test_nothing_is_taken_for_damage(tmp_path: Path, operation: str, rival: Rival) -> None:

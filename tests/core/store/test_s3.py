@@ -197,9 +197,7 @@ def test_an_answer_lost_while_probing_is_no_fault(proxy: Proxy, s3_endpoint: str
 
 @pytest.mark.parametrize("refused", ["", "/_airflow_paimon/"])
 @pytest.mark.every(2, first=1)
-def test_storage_is_probed_once(
-    proxy: Proxy, s3_endpoint: str, refused: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next process finds the answer at the root of the bucket, or below its own root where that one is closed."""
     monkeypatch.setattr(put_probe, "_ROUNDS", 1)
     bucket = make_bucket(s3_endpoint, is_known=False)

@@ -97,6 +97,7 @@ def test_hints(table: Table, hint: bytes) -> None:
     }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["../secret", "a/b", "..", "", "/etc/passwd"])
 @pytest.mark.parametrize("key", ["baseManifestList", "deltaManifestList", "indexManifest"])
 def test_names_that_lead_out_of_their_folder(table: Table, key: str, name: str) -> None:

@@ -50,6 +50,7 @@ def test_example(example: Example) -> None:
     check(example.made(memory()), example)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_compaction_of_everything_changes_no_answer(example: Example) -> None:
     table = example.made(memory())

@@ -65,6 +65,7 @@ def check(table: Table, sizes: GroupSizes = EACH, **asked: Any) -> int:
     return len(groups) if plan.is_large else 0
 
 
+@pytest.mark.every(2)
 @pytest.mark.random
 @pytest.mark.parametrize("seed", range(lives(2, 60)))
 def test_the_same_plan(seed: int) -> None:

@@ -35,6 +35,12 @@ def outcome(spark: SparkSession, warehouse: Path, rule: dict[str, Any], **more: 
     return one["outcome"], one["broken"]
 
 
+def outcomes(spark: SparkSession, warehouse: Path, *rules: dict[str, Any]) -> list[tuple[str, int]]:
+    """Evaluate rules in one run."""
+    named = ({"name": f"rule {n}", **rule} for n, rule in enumerate(rules))
+    return [(found["outcome"], found["broken"]) for found in check(spark, warehouse, *named)]
+
+
 def run_check(spark: SparkSession, warehouse: Path, rules: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     file = warehouse / "rules.json"
     file.write_text(json.dumps(rules))

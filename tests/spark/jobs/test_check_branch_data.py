@@ -24,7 +24,7 @@ from airflow_paimon.core.table.record_kinds import CHECKS
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.core.tables import alter_table
-from tests.spark.jobs.checks import check, outcome, run_check
+from tests.spark.jobs.checks import check, outcome, outcomes, run_check
 from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, run, values
 
 if TYPE_CHECKING:
@@ -38,23 +38,25 @@ def test_rules_look_at_what_the_branch_changes(spark: SparkSession, tmp_path: Pa
     sql = "SELECT k, if(k < 2, NULL, v) AS v, dt FROM branch WHERE dt = 'a' AND k < 8 UNION ALL SELECT 50, 'new', 'a'"
     correct(spark, tmp_path, sql, partitions=["dt=a"])
     put(main, [(70, None, "c")])  # main goes on, and has a NULL of its own
-    assert outcome(spark, tmp_path, {"not_null": "v"}) == ("failed", 2)
-    assert outcome(spark, tmp_path, {"not_null": ["k", "v"], "severity": "warn"}) == ("warned", 2)
-    assert outcome(spark, tmp_path, {"not_null": "k"}) == ("passed", 0)
-    assert outcome(spark, tmp_path, {"accepted_values": {"column": "v", "values": ["new", "a5"]}}) == ("passed", 0)
-    assert outcome(spark, tmp_path, {"accepted_values": {"column": "v", "values": ["a5"]}}) == ("failed", 1)
     counts = {"added": 1, "changed": 2, "deleted": 2} if primary else {"added": 3, "changed": 0, "deleted": 4}
-    assert outcome(spark, tmp_path, {"row_limits": counts}) == ("passed", 0)
-    assert outcome(spark, tmp_path, {"row_limits": {"deleted": counts["deleted"] - 1}}) == ("failed", 1)
     part = counts["deleted"] * 10
-    assert outcome(spark, tmp_path, {"row_limits": {"deleted": f"{part} %"}}) == ("passed", 0)
-    assert outcome(spark, tmp_path, {"row_limits": {"deleted": f"{part - 1} %"}}) == ("failed", 1)
+    found = outcomes(
+        spark, tmp_path,
+        {"not_null": "v"}, {"not_null": ["k", "v"], "severity": "warn"}, {"not_null": "k"},
+        {"accepted_values": {"column": "v", "values": ["new", "a5"]}},
+        {"accepted_values": {"column": "v", "values": ["a5"]}},
+        {"row_limits": counts}, {"row_limits": {"deleted": counts["deleted"] - 1}},
+        {"row_limits": {"deleted": f"{part} %"}}, {"row_limits": {"deleted": f"{part - 1} %"}},
+    )  # fmt: skip
+    assert found == [
+        ("failed", 2), ("warned", 2), ("passed", 0), ("passed", 0), ("failed", 1),
+        ("passed", 0), ("failed", 1), ("passed", 0), ("failed", 1),
+    ]  # fmt: skip
     kinds = "SELECT _change, count(*) AS n FROM diff GROUP BY _change HAVING n > 0"
-    [found] = check(spark, tmp_path, {"sql": kinds}, sample=3)
-    assert {row["_change"]: row["n"] for row in found["rows"]} == {k: n for k, n in counts.items() if n}
+    [by_sql] = check(spark, tmp_path, {"sql": kinds}, sample=3)
+    assert {row["_change"]: row["n"] for row in by_sql["rows"]} == {k: n for k, n in counts.items() if n}
     with in_tasks():
-        assert outcome(spark, tmp_path, {"not_null": "v"}) == ("failed", 2)
-        assert outcome(spark, tmp_path, {"row_limits": counts}) == ("passed", 0)
+        assert outcomes(spark, tmp_path, {"not_null": "v"}, {"row_limits": counts}) == [("failed", 2), ("passed", 0)]
 
 
 def test_sql_sees_the_branch_its_base_main_the_differences_and_other_tables(
@@ -78,12 +80,14 @@ def test_unique_and_relationships_look_beyond_the_changed_rows(spark: SparkSessi
     countries = create_table(str(tmp_path), "d.names", [("name", "STRING")])
     write_arrow(countries, pa.table({"name": ["a1", "fixed"]}))
     put(branch, [(1, "a3", "a"), (4, None, "a")])
-    assert outcome(spark, tmp_path, {"unique": "v"}) == ("failed", 1)  # a3 is on the branch already
-    assert outcome(spark, tmp_path, {"unique": ["v", "dt"]}) == ("failed", 1)
-    assert outcome(spark, tmp_path, {"unique": ["k", "dt"]}) == ("passed", 0)
     to = {"columns": "v", "to": "d.names", "fields": "name"}
-    assert outcome(spark, tmp_path, {"relationships": to}) == ("failed", 1)
-    assert outcome(spark, tmp_path, {"relationships": to, "rows": "all"}) == ("failed", 29)
+    found = outcomes(
+        spark, tmp_path,
+        {"unique": "v"}, {"unique": ["v", "dt"]}, {"unique": ["k", "dt"]},
+        {"relationships": to}, {"relationships": to, "rows": "all"},
+    )  # fmt: skip
+    a3_is_on_the_branch = ("failed", 1)
+    assert found == [a3_is_on_the_branch, ("failed", 1), ("passed", 0), ("failed", 1), ("failed", 29)]
     put(branch, [(1, "fixed", "a")])
     assert outcome(spark, tmp_path, {"relationships": to}) == ("passed", 0)
 
@@ -108,9 +112,9 @@ def test_drift_against_the_base_and_the_week_before(spark: SparkSession, tmp_pat
     [found] = check(spark, tmp_path, {"drift": {**five, "most": "4.9 %"}})
     assert found["rows"] == [{"partition": "dt=2026-11-18", "before": 200, "after": 210, "change": "+5 %"}]
     week = {"measure": "mean", "column": "amount", "against": "week-before"}
-    assert outcome(spark, tmp_path, {"drift": {**week, "most": "110 %"}}) == ("skipped", 0)  # the 19th has none
-    assert outcome(spark, tmp_path, {"drift": {**week, "most": "109 %"}}) == ("failed", 1)
-    assert outcome(spark, tmp_path, {"drift": {"measure": "count", "most": 0}}) == ("passed", 0)
+    rules = ({**week, "most": "110 %"}, {**week, "most": "109 %"}, {"measure": "count", "most": 0})
+    by_week = outcomes(spark, tmp_path, *({"drift": rule} for rule in rules))
+    assert by_week == [("skipped", 0), ("failed", 1), ("passed", 0)], "the 19th has no week before"
 
 
 def big(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
