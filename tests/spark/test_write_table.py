@@ -144,6 +144,7 @@ def test_overwrite_replaces_what_it_names(spark: SparkSession, tmp_path: Path) -
     assert [s.commit_kind for s in table.snapshots()] == [CommitKind.APPEND, *[CommitKind.OVERWRITE] * 4]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("keys", [["dt"], []], ids=["partitioned", "unpartitioned"])
 def test_append_table(spark: SparkSession, tmp_path: Path, keys: list[str]) -> None:
     table = create_table(str(tmp_path), "d.t", COLUMNS, partition_keys=keys)

@@ -72,7 +72,7 @@ def test_ages_count_by_the_servers_clock_and_orphans_go(main: Table, proxy: Prox
 
 
 @pytest.mark.parametrize("fault", ["apply-reset", "apply-500", "500", "reset"])
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 def test_deletions_whose_answers_are_lost_are_tried_again(main: Table, proxy: Proxy, fault: str) -> None:
     proxy.concerns = lambda request: request.method in ("DELETE", "POST") and "/data-" in request.path
     proxy.plan = [fault] * 2

@@ -197,6 +197,7 @@ def test_statements_that_change_nothing_together_commit_nothing(spark: SparkSess
     assert (done.changed, done.snapshot_after, table.branch("fix").latest_snapshot_id()) == (False, 2, 2)
 
 
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("when", [1, 2])
 def test_a_commit_of_another_writer_in_between_is_kept(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: int
