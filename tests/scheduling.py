@@ -35,8 +35,8 @@ _KINDS = (
     ("tests/oracles/", "tests/data/test_java.py", "tests/data/chain/test_compact_java.py"),
     ("tests/spark/", "tests/golden/test_statement_lives.py", "tests/data/test_row_tracking_tries.py"),
 )
-"""What waits much of its time, for Airflow, a cluster or an approval; what asks the oracles; what computes in Spark.
-Workers without any of their own take what needs none of these, and then the rest.
+"""What waits much of its time, for Airflow, a cluster or an approval; what asks the oracles; what computes in Spark,
+with all workers from the third on. Workers without any of their own take what needs none of these, and then the rest.
 """
 
 
@@ -67,6 +67,6 @@ def _next_scope(waiting: Iterable[str], worker: int) -> str:
     def place(scope: str) -> int:
         kind = next((at for at, folders in enumerate(_KINDS) if scope.startswith(folders)), None)
         # What waits is the last that another worker takes: it needs an Airflow of its own for it.
-        return 0 if kind == worker else 1 if kind is None else 3 if kind == 0 else 2
+        return 0 if kind == min(worker, len(_KINDS) - 1) else 1 if kind is None else 3 if kind == 0 else 2
 
     return min(waiting, key=place)
