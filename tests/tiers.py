@@ -32,11 +32,8 @@ LANDING = (
     "tests/data/test_java.py",
     "tests/data/chain/test_compact_java.py",
     "tests/data/test_first_releases.py",
-    "tests/spark/test_remote_stores.py",
     "tests/spark/test_read_golden.py",
     "tests/spark/test_sql_lives.py",
-    "tests/spark/test_chain_statement_lives.py",
-    "tests/spark/test_hidden_names.py",
     "tests/spark/test_many_files.py",
     "tests/test_reference.py",
 )

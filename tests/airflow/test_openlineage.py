@@ -97,7 +97,7 @@ def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str, str | None, st
     ]
 
 
-@pytest.mark.landing
+@pytest.mark.thorough
 def test_what_each_task_read_and_wrote_and_why_one_failed(
     events: dict[tuple[str, str], dict[str, Any]], warehouse: Path
 ) -> None:

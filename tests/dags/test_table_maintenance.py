@@ -248,6 +248,7 @@ def test_a_notifier_that_is_not_there_is_refused_at_once(warehouse: Path) -> Non
     assert "has no notifier 'nobody'" in run.xcom("find_tables", key=ERROR_KEY)["message"]
 
 
+@pytest.mark.thorough
 def test_automatic_tags_are_set_before_their_snapshots_expire(warehouse: Path) -> None:
     option = {"tag.automatic-creation": "process-time"}
     tagged = make_metadata_table(warehouse, "d.tagged", **option)
@@ -308,6 +309,7 @@ def test_what_the_options_demand_is_done_within_any_budget(warehouse: Path) -> N
     assert len(on_sunday) == 10 and all("remove_orphan_files" not in p.skipped for p in on_sunday)
 
 
+@pytest.mark.thorough
 def test_partitions_expire_by_the_tables_own_options_alone(warehouse: Path) -> None:
     table = create_table(
         str(warehouse), "d.days", [("dt", "STRING"), ("id", "BIGINT")], partition_keys=["dt"], options={"bucket": "-1"}

@@ -9,7 +9,7 @@ from tests.airflow.processes import wait_until
 from tests.core.tables import append, make_table
 from tests.live.live_airflow import LiveAirflow
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.thorough]
 
 DAG = """
     from datetime import datetime

@@ -165,7 +165,7 @@ class Life:
         assert not stale & self.model.surely_fresh()
 
 
-@pytest.mark.every(2, first=1)
+@pytest.mark.thorough
 @pytest.mark.random
 @pytest.mark.parametrize("place", ["here", "in tasks"])
 def test_a_life(spark: SparkSession, tmp_path: Path, place: str) -> None:

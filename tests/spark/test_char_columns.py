@@ -51,7 +51,7 @@ STORED = [("ab", "x", "q", "e", 1), ("abc", None, None, "e", 2), ("a", "é𝄞",
 SEEN = [("a  ", "é𝄞  ", "q ", "f ", 3), ("ab ", "x   ", "q", "e ", 1), ("abc", None, None, "e ", 2)]
 
 
-@pytest.mark.every(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [KEYED, APPEND], ids=["keyed", "append"])
 def test_rows_are_found_with_blanks_or_without(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any]

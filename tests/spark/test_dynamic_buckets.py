@@ -180,6 +180,7 @@ def test_a_batch_of_a_stream_is_committed_once_with_its_index(tmp_path: Path) ->
     assert len(rows_of(table)) == 31
 
 
+@pytest.mark.thorough
 def test_keys_that_move_between_partitions(spark: SparkSession, tmp_path: Path) -> None:
     """The key lacks the partition column: inserts move it, corrections and statements don't leave it in two."""
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "7"}

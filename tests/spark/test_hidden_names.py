@@ -62,6 +62,7 @@ def quoted(name: str) -> str:
     return f"`{name}`"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "by_tasks"), every(9, product(KINDS, (False, True))))
 def test_a_life(
     spark: SparkSession, tmp_path: Path, kind: str, by_tasks: bool, monkeypatch: pytest.MonkeyPatch

@@ -45,7 +45,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             yield f"{uri}/warehouse", {}, True
 
 
-@pytest.mark.every(2, first=1)
+@pytest.mark.thorough
 def test_reads_and_writes(spark: SparkSession, place: Place) -> None:
     warehouse, options, is_hadoops = place
     columns = [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")]

@@ -124,7 +124,7 @@ def test_an_append_stream_into_a_branch(spark: SparkSession, tmp_path: Path) -> 
     assert pipe.batches() == [0, 1]
 
 
-@pytest.mark.landing
+@pytest.mark.thorough
 def test_a_checkpoint_of_one_batch_ago_loses_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Restored, it lacks the last batch, which Spark plans again with what has come since."""
     columns = [("k", "BIGINT"), ("v", "STRING")]
