@@ -102,6 +102,7 @@ def test_the_wheel_holds_the_package_the_jobs_and_the_dags_and_nothing_else(whee
     assert all(name.startswith(("airflow_paimon/", metadata)) for name in names)
 
 
+@pytest.mark.thorough
 def test_distributions_of_the_source_distribution_are_the_same_bytes(built: list[Path], tmp_path: Path) -> None:
     source = unpacked(built[0], tmp_path / "source")
     assert not (source / "tests").exists(), "they need files of a checkout"

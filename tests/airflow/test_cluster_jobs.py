@@ -61,7 +61,7 @@ def corrected(spark, views):
 """
 
 
-@pytest.mark.every(2, first=1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_deferred_or_not_the_results_are_the_same(
     warehouse: Path,

@@ -235,7 +235,7 @@ def check_undo(main: Table, written: list[int], tag: str) -> None:
     assert len(amounts(main, LIVE)) == len(written)
 
 
-@pytest.mark.landing
+@pytest.mark.thorough
 def test_a_rejected_run_changes_nothing_and_the_cleanup_removes_its_branch(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

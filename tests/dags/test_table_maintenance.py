@@ -370,7 +370,7 @@ def test_when_the_time_is_over_compactions_wait() -> None:
 # -- the night ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.landing
+@pytest.mark.thorough
 @pytest.mark.damages_metadata
 @pytest.mark.slow
 def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,6 +305,7 @@ def make_history(warehouse: Path) -> None:
     overwrite(table.branch("next_fix"), "2026-11-16", rows=1100)
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, page: Page) -> None:
     """After the approval: the publish is in the picture, every tab opens, and a keyboard is enough."""
     page.open(f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/flights")

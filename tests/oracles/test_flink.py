@@ -297,6 +297,7 @@ def reading(flink: Flink, name: str) -> str:
     return f"INSERT INTO by_{name} SELECT dt, COUNT(*), SUM(v) FROM {table} /*+ OPTIONS({hints}) */ GROUP BY dt"
 
 
+@pytest.mark.thorough
 def test_what_streaming_readers_get_of_a_publish(flink: Flink) -> None:
     """With the control of Flink's own INSERT OVERWRITE, and what the publish says of it."""
     world = start(flink, "readers", {"pk_lookup": KINDS["pk_lookup"], "pk": "", "append": "", "control": ""})

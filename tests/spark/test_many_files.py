@@ -34,6 +34,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "FEW_FILES", -1)
 
 
+@pytest.mark.thorough
 def test_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     for kind in ("keyed", "deletion vectors", "data evolution", "fallback branch"):
         warehouse = str(tmp_path / kind.replace(" ", "_"))
