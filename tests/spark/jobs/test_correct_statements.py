@@ -156,7 +156,10 @@ def _opened(warehouse: Path) -> tuple[Any, str]:
 def test_files_that_a_job_on_the_branch_has_open_are_not_replaced(
     spark: SparkSession, tmp_path: Path, sql: str, more: dict[str, Any]
 ) -> None:
-    fix = make(tmp_path, "vectors").branch("fix")
+    table = make(tmp_path, "vectors")
+    pretend(table)  # the branch begins with a commit of the job on main, which is none on the branch
+    fix = table.branch("fix")
+    correct(spark, tmp_path, sql, **more)
     write_arrow(fix, pa.table({"k": [1], "v": ["late"], "n": [1], "dt": ["a"]}))
     pretend(fix)
     before = rows_of(fix)
